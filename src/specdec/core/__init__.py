@@ -1,0 +1,1 @@
+"""Core: the engine and its types. It imports no other package of specdec."""
