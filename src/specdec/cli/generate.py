@@ -1,0 +1,158 @@
+"""`specdec generate`: text from a model, streamed while it is generated."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, load_config
+from specdec.core.errors import ConfigError, InvalidPromptError
+from specdec.plugins.manager import discover
+
+__all__ = ["generate", "parse_drafter"]
+
+# Options that `NAME:ARG` can mean, in this order.
+_ARGUMENTS = ("model", "checkpoint")
+
+
+def generate(
+    model: str | None = typer.Option(None, help="Hub id, folder, .gguf file or alias of the target."),
+    drafter: str | None = typer.Option(
+        None, metavar="NAME[:ARG]", help="Drafter, with its model or checkpoint; prompt-lookup if not given."
+    ),
+    config: Path | None = typer.Option(None, help="Decoder config, YAML or JSON, instead of --drafter."),
+    prompt: str | None = typer.Option(None, help="The prompt; read from standard input if not given."),
+    max_new_tokens: int = typer.Option(256, min=1, help="Most tokens to generate."),
+    temperature: float | None = typer.Option(None, min=0.0, help="Sample at this temperature; 0 is greedy."),
+    top_p: float | None = typer.Option(None, min=0.0, max=1.0, help="Sample from this much probability."),
+    top_k: int | None = typer.Option(None, min=1, help="Sample from the k most probable tokens."),
+    seed: int | None = typer.Option(None, help="Seed of the sampling."),
+    chat: bool = typer.Option(True, "--chat/--no-chat", help="Use the tokenizer's chat template, if any."),
+    dtype: str | None = typer.Option(None, help="Number type of the weights, such as bfloat16."),
+    stats: bool = typer.Option(False, "--stats", help="Print acceptance, guarantee and speed too."),
+) -> None:
+    """Generate text; without sampling options the most probable token is taken each time."""
+    whole = _decoder_config(model, drafter, config, dtype)
+    text = _prompt(prompt)
+    sampling = _sampling(temperature, top_p, top_k, seed)
+
+    # Imported here, after everything that can be wrong without them: they take seconds.
+    from transformers import TextStreamer
+
+    import specdec
+
+    target = whole.target
+    assert isinstance(target, TargetConfig)
+    network, tokenizer = _load(target)
+    decoder = specdec.Decoder.from_config(whole, target=network)
+    inputs = _encode(tokenizer, text, chat)
+    inputs = {key: value.to(network.device) for key, value in inputs.items()}
+    start = time.perf_counter()
+    result = decoder.generate(
+        **inputs,
+        streamer=TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
+        return_dict_in_generate=True,
+        max_new_tokens=max_new_tokens,
+        **sampling,
+    )
+    seconds = time.perf_counter() - start
+    tokens = result.sequences.shape[1] - inputs["input_ids"].shape[1]
+    typer.echo(f"{result.stats.tokens_per_pass:.2f} tokens per pass", err=True)
+    if stats:
+        typer.echo(f"{result.stats.acceptance_rate:.2f} acceptance rate", err=True)
+        typer.echo(f"{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens a second", err=True)
+        typer.echo(f"guarantee: {result.guarantee}", err=True)
+
+
+def parse_drafter(text: str) -> dict[str, Any]:
+    """The config that `NAME[:ARG]` stands for; ARG is the model or checkpoint of the drafter."""
+    name, colon, argument = text.partition(":")
+    if not colon:
+        return {"type": name}
+    fields = discover().registry.get("drafter", name).load_config().model_fields
+    option = next((option for option in _ARGUMENTS if option in fields), None)
+    if option is None:
+        raise ConfigError(
+            f"--drafter {text}: drafter {name!r} takes neither a model nor a checkpoint; "
+            f"write --drafter {name}, or give its options in a file by --config"
+        )
+    return {"type": name, option: argument}
+
+
+def _decoder_config(
+    model: str | None, drafter: str | None, config: Path | None, dtype: str | None
+) -> DecoderConfig:
+    if config is not None and drafter is not None:
+        raise ConfigError("--drafter and --config both name the drafter; give one of them")
+    if config is None:
+        if model is None:
+            raise ConfigError(
+                "no target: give --model with a hub id, folder or alias, or --config with a target"
+            )
+        return load_config(
+            {"target": {"model": model, "dtype": dtype}, "drafter": parse_drafter(drafter or "prompt-lookup")}
+        )
+    whole = load_config(config)
+    target: StrategyConfig | None = whole.target
+    if model is not None:
+        target = load_config({"target": {"model": model, "dtype": dtype}, "drafter": "none"}).target
+    elif dtype is not None and isinstance(target, TargetConfig):
+        target = TargetConfig.model_validate({**target.model_dump(), "dtype": dtype})
+    if not isinstance(target, TargetConfig):
+        raise ConfigError(f"{config}: the config has no target of type 'hf'; add one or give --model")
+    return whole.model_copy(update={"target": target})
+
+
+def _prompt(prompt: str | None) -> str:
+    if prompt is None:
+        if sys.stdin.isatty():
+            raise InvalidPromptError("no prompt: give --prompt, or write it to standard input")
+        prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise InvalidPromptError(
+            "the prompt is empty; give --prompt with a text, or write one to standard input"
+        )
+    return prompt
+
+
+def _sampling(
+    temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None
+) -> dict[str, Any]:
+    given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+    if temperature == 0 or all(value is None for value in given.values()):
+        return {"do_sample": False}
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if seed is not None:
+        options["seed"] = seed
+    return {"do_sample": True, **options}
+
+
+def _load(target: TargetConfig) -> tuple[Any, Any]:
+    import specdec
+
+    more: dict[str, Any] = {}
+    if target.trust_remote_code:
+        more["trust_remote_code"] = True
+    if target.revision is not None:
+        more["revision"] = target.revision
+    network, tokenizer = specdec.load_model(target.model, dtype=target.dtype, **more)
+    if tokenizer is None:
+        raise ConfigError(f"{target.model}: the model has no tokenizer, which generating text needs")
+    return network, tokenizer
+
+
+def _encode(tokenizer: Any, text: str, chat: bool) -> dict[str, Any]:
+    if chat and getattr(tokenizer, "chat_template", None):
+        encoded = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+    else:
+        encoded = tokenizer(text, return_tensors="pt")
+    return {key: encoded[key] for key in ("input_ids", "attention_mask")}

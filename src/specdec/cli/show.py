@@ -1,0 +1,91 @@
+"""`specdec show`: what one strategy is and which options it takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from specdec.core.config import ROLE_KEY
+from specdec.plugins.manager import discover
+from specdec.plugins.strategy import Strategy
+
+__all__ = ["show"]
+
+
+def show(
+    name: str = typer.Argument(help="Name of the strategy, or role/name."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Show a strategy: role, summary, options with defaults, and which plugin it comes from."""
+    registry = discover().registry
+    strategy = registry.find(name)
+    facts = _facts(strategy, registry.origin(strategy.role, strategy.name))
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        _print(facts)
+
+
+def _facts(strategy: Strategy, owner: str) -> dict[str, Any]:
+    schema = strategy.load_config().model_json_schema()
+    required = schema.get("required", [])
+    options = []
+    for name, field in schema.get("properties", {}).items():
+        if name == "type":
+            continue
+        option = {"name": name, "type": _type(field), "required": name in required}
+        if name not in required:
+            option["default"] = field.get("default")
+        options.append({**option, "description": field.get("description", "")})
+    return {
+        "role": strategy.role,
+        "name": strategy.name,
+        "summary": strategy.summary,
+        "options": options,
+        "owner": owner,
+        "origin": {"config": strategy.config, "build": strategy.build},
+        "api": strategy.api,
+    }
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(part) for part in field["anyOf"])
+    if "enum" in field:
+        return " or ".join(json.dumps(value) for value in field["enum"])
+    limits = [
+        f"{sign} {field[key]}"
+        for key, sign in (
+            ("minimum", ">="),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "<="),
+            ("exclusiveMaximum", "<"),
+        )
+        if key in field
+    ]
+    return " ".join([str(field.get("type", field.get(ROLE_KEY, "any"))), ", ".join(limits)]).strip()
+
+
+def _print(facts: dict[str, Any]) -> None:
+    # Imported here because only this way of printing needs it.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"[bold]{facts['name']}[/bold] ({facts['role']}): {escape(facts['summary'])}")
+    console.print(f"from {escape(facts['owner'])}", highlight=False)
+    console.print(f"config {facts['origin']['config']}", highlight=False)
+    console.print(f"build  {facts['origin']['build']}", highlight=False)
+    if not facts["options"]:
+        console.print("no options")
+        return
+    table = Table("option", "type", "default", "meaning", box=None, pad_edge=False)
+    for option in facts["options"]:
+        default = "required" if option["required"] else json.dumps(option["default"])
+        table.add_row(
+            *(escape(cell) for cell in (option["name"], option["type"], default, option["description"]))
+        )
+    console.print(table)
