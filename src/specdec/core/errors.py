@@ -12,6 +12,7 @@ __all__ = [
     "ConfigError",
     "IncompatibleError",
     "InvalidDraftError",
+    "InvalidLogitsError",
     "InvalidPromptError",
     "ModelNotFoundError",
     "PluginError",
@@ -84,3 +85,7 @@ class UnsupportedOptionError(SpecdecError, ValueError):
 
 class ModelNotFoundError(SpecdecError, ValueError):
     """No model was found under the id, folder, file or alias given; the message says how to get it."""
+
+
+class InvalidLogitsError(SpecdecError, ValueError):
+    """The target's logits allow no token: they hold NaN, or nothing but -inf."""

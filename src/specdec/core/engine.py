@@ -1,0 +1,161 @@
+"""The one loop. It asks parts what they can do, never who they are; plain decoding is the loop without guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from specdec.core import host
+from specdec.core.contracts import validate, validate_count, validate_ids
+from specdec.core.draft import Draft
+from specdec.core.errors import InvalidLogitsError
+from specdec.core.forest import Forest
+from specdec.core.interfaces import Drafter, Part, Scheduler, Target, TargetSession, Verifier
+from specdec.core.recorder import Recorder
+from specdec.core.rng import Rng
+from specdec.core.sampling import Laws
+from specdec.core.state import Budget, Context, Outcome, Round, RoundTimes, Row, Scores
+from specdec.core.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """The composed parts of one decoder."""
+
+    target: Target
+    drafter: Drafter
+    verifier: Verifier
+    scheduler: Scheduler
+
+
+@dataclass(eq=False)
+class Generation:
+    """One generation of a few rows; the only owner of its rows. Iterate over `rounds()` once.
+
+    Drafter and verifier draw from separate streams, so that no guess can depend on the coins that judge it.
+    """
+
+    parts: Parts
+    rows: tuple[Row, ...]
+    draft_rng: Rng
+    verify_rng: Rng
+    recorder: Recorder = field(default_factory=Recorder)
+    session: TargetSession | None = None
+
+    @torch.inference_mode()
+    def rounds(self) -> Iterator[Round]:
+        """Run to the end; yields one event a round, round 0 being the pass over the prompts."""
+        target, drafter = self.parts.target, self.parts.drafter
+        verifier, scheduler = self.parts.verifier, self.parts.scheduler
+        number, live, clock = 0, list(self.rows), Clock()
+        with blame(target, "prefill", number):
+            session = self.session = target.begin(live, drafter.needs)
+            scores = session.prefill()
+        clock.lap("target")
+        context = Context(self.rows, target.vocab_size, target.device, scores)
+        with blame(drafter, "begin", number):
+            drafting = drafter.begin(context)
+        with blame(scheduler, "begin", number):
+            schedule = scheduler.begin(context, drafter.drafts)
+        forest = Forest.pack(live, [Draft.empty()] * len(live), target.device)
+        clock.lap("draft")
+        while True:
+            with blame(verifier, "verify", number):
+                laws = Laws(scores, forest)
+                verdict = verifier.verify(forest, laws, self.verify_rng)
+            outcomes = self._commit(laws, verdict, scores)
+            live = [row for row in live if not row.done]
+            with blame(target, "commit", number):
+                session.commit(outcomes, live)
+            clock.lap("verify")
+            event = Round(number, tuple(outcomes), clock.times(), forest.width)
+            self.recorder.round(event)
+            yield event
+            if not live:
+                return
+            number, clock = number + 1, Clock()
+            with blame(scheduler, "plan", number):
+                schedule.observe(event)
+                budgets = _budgets(schedule.plan(live), live)
+            with blame(drafter, "propose", number):
+                drafting.observe([outcome for outcome in outcomes if not outcome.done])
+                drafts = drafting.propose(live, budgets, self.draft_rng)
+                self._validate(drafts, live, budgets)
+            forest = Forest.pack(live, drafts, target.device)
+            clock.lap("draft")
+            with blame(target, "score", number):
+                scores = session.score(forest)
+            clock.lap("target")
+
+    def _validate(self, drafts: Sequence[Draft], live: Sequence[Row], budgets: Sequence[Budget]) -> None:
+        validate_count(drafts, len(live))
+        for row, draft, budget in zip(live, drafts, budgets, strict=True):
+            validate(draft, self.parts.drafter, budget, self.parts.target.vocab_size, row.index)
+
+    def _commit(self, laws: Laws, verdict: Verdict, scores: Scores) -> list[Outcome]:
+        """Read the verdict, once, and append to each row what it emitted."""
+        forest, outcomes = laws.forest, []
+        leaves, following, ids = (list(map(int, part)) for part in _read(verdict, forest))
+        for index, (row, draft, shape) in enumerate(zip(forest.rows, forest.drafts, forest.shapes, strict=True)):
+            start = index * forest.width + 1
+            drafted = tuple(ids[start : start + len(draft)])
+            with blame(self.parts.drafter, "propose", row.rounds):
+                validate_ids(drafted, laws.vocab_size, row.index)
+            path = shape.paths[leaves[index]]
+            emitted = [drafted[node - 1] for node in path]
+            if not (emitted and emitted[-1] in row.eos):
+                if not 0 <= following[index] < laws.vocab_size:
+                    raise InvalidLogitsError(
+                        f"row {row.index}, token {len(row.tokens)}: the target's logits hold NaN or only -inf, so "
+                        "no token can be drawn. Check the model's dtype and the logits processors"
+                    )
+                emitted.append(following[index])
+            nodes = (0, *path)[: len(emitted)]
+            count = row.extend(emitted, self.recorder.scores_of(row, index, nodes, laws), forest.device)
+            self.recorder.emitted(row, index, nodes[:count], laws)
+            row.rounds += 1
+            outcomes.append(Outcome(row, draft, drafted, path[:count], tuple(emitted[:count]), scores, index))
+        return outcomes
+
+
+def _read(verdict: Verdict, forest: Forest) -> list[list[int] | list[float]]:
+    return host.read(verdict.leaf, verdict.next_token, forest.tokens)
+
+
+def _budgets(budget: Budget, live: Sequence[Row]) -> list[Budget]:
+    """The round's budget for each row, cut to the tokens that the row may still emit."""
+    return [budget.within(row.room) for row in live]
+
+
+class Clock:
+    """Wall-clock laps of one round."""
+
+    def __init__(self) -> None:
+        self._started = self._last = perf_counter()
+        self._laps = {"draft": 0.0, "target": 0.0, "verify": 0.0}
+
+    def lap(self, name: str) -> None:
+        now = perf_counter()
+        self._laps[name] += now - self._last
+        self._last = now
+
+    def times(self) -> RoundTimes:
+        return RoundTimes(**self._laps, total=self._last - self._started)
+
+
+@contextmanager
+def blame(part: Part, method: str, number: int) -> Iterator[None]:
+    """Let an exception keep its type and say in a note which part raised it, where, and in which round."""
+    try:
+        yield
+    except Exception as error:
+        note = f"while calling {method}() of {part.role} '{part.name}', round {number}"
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(note)
+        else:
+            error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined]
+        raise

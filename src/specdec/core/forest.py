@@ -1,0 +1,147 @@
+"""The drafts of a round packed side by side: the shape that targets score and verifiers judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from specdec.core.draft import Draft, Kind, Topology
+from specdec.core.state import Row
+
+NONE, POINT, IID, NO_REPLACE = 0, 1, 2, 3
+_CODE = {Kind.POINT: POINT, Kind.IID: IID, Kind.NO_REPLACE: NO_REPLACE}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Who stands for election at which node, as device tables.
+
+    node: `[rows, width, most]` int64, node of the candidacy, 0 where there is none.
+    kind: `[rows, width, most]` int64, codes NONE, POINT, IID, NO_REPLACE.
+    """
+
+    node: Tensor
+    kind: Tensor
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The shape of a packed forest, as device tables.
+
+    parent: `[rows, width]` int64, the anchor being its own parent.
+    depth: `[rows, width]` int64.
+    path: `[rows, width, depth]` int64, nodes from the root down to each node, padded with the node itself.
+    judged: `[rows, width]` bool, False for the anchor, scratch and padding.
+    """
+
+    parent: Tensor
+    depth: Tensor
+    path: Tensor
+    judged: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Rows and their drafts in one pass. Node 0 of each row is its anchor; shorter rows are padded.
+
+    tokens: `[rows, width]` int64 on the device.
+    ends: `[rows, width]` bool: the node's token ends the row, so nothing below it is ever judged.
+    """
+
+    rows: tuple[Row, ...]
+    drafts: tuple[Draft, ...]
+    shapes: tuple[Topology, ...]
+    tokens: Tensor
+    width: int
+    depth: int
+
+    @classmethod
+    def pack(cls, rows: Sequence[Row], drafts: Sequence[Draft], device: torch.device) -> Forest:
+        shapes = tuple(draft.topology for draft in drafts)
+        width = 1 + max(len(draft) for draft in drafts)
+        if all(isinstance(draft.tokens, tuple) for draft in drafts):
+            ids = [[row.anchor, *d.tokens, *[0] * (width - 1 - len(d))] for row, d in zip(rows, drafts, strict=True)]
+            tokens = torch.tensor(ids, dtype=torch.int64, device=device)
+        else:
+            tokens = torch.tensor([[row.anchor] * width for row in rows], dtype=torch.int64, device=device)
+            for index, draft in enumerate(drafts):
+                if len(draft):
+                    tokens[index, 1 : 1 + len(draft)] = draft.token_tensor(device)
+        return cls(tuple(rows), tuple(drafts), shapes, tokens, width, max(shape.depth for shape in shapes))
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    @property
+    def candidates(self) -> Candidates:
+        return _candidates(self.shapes, self.width, self.device)
+
+    @property
+    def tables(self) -> Tables:
+        return _tables(self.shapes, self.width, self.depth, self.device)
+
+    def ends(self) -> Tensor | None:
+        """`[rows, width]` bool, or None where no row has an eos token."""
+        eos = sorted({token for row in self.rows for token in row.eos})
+        if not eos or self.width == 1:
+            return None
+        same = all(row.eos == self.rows[0].eos for row in self.rows)
+        if same:
+            return torch.isin(self.tokens, _tensor(tuple(eos), self.device))
+        each = [_tensor(tuple(sorted(row.eos)), self.device) for row in self.rows]
+        return torch.stack([torch.isin(self.tokens[index], stop) for index, stop in enumerate(each)])
+
+    def q(self, node: Tensor, vocab: int) -> Tensor:
+        """`[rows, vocab]` float64: the law from which the sampled children of `node` `[rows]` were drawn.
+
+        Rows without sampled children give zeros, which no verifier looks at.
+        """
+        laws = []
+        for index, draft in enumerate(self.drafts):
+            if draft.q is None:
+                laws.append(torch.zeros(vocab, dtype=torch.float64, device=self.device))
+            else:
+                row = node[index].clamp(max=draft.q.shape[0] - 1)
+                laws.append(draft.q.index_select(0, row[None])[0].double())
+        return torch.stack(laws)
+
+
+@lru_cache(maxsize=256)
+def _candidates(shapes: tuple[Topology, ...], width: int, device: torch.device) -> Candidates:
+    most = max(1, max(shape.fanout for shape in shapes))
+    node = torch.zeros(len(shapes), width, most, dtype=torch.int64)
+    kind = torch.zeros(len(shapes), width, most, dtype=torch.int64)
+    for row, shape in enumerate(shapes):
+        for parent, at_node in enumerate(shape.candidates):
+            for order, candidate in enumerate(at_node):
+                node[row, parent, order] = candidate.node
+                kind[row, parent, order] = _CODE[candidate.kind]
+    return Candidates(node.to(device), kind.to(device), most)
+
+
+@lru_cache(maxsize=256)
+def _tables(shapes: tuple[Topology, ...], width: int, deepest: int, device: torch.device) -> Tables:
+    count = len(shapes)
+    parent = torch.zeros(count, width, dtype=torch.int64)
+    depth = torch.zeros(count, width, dtype=torch.int64)
+    path = torch.zeros(count, width, deepest, dtype=torch.int64)
+    judged = torch.zeros(count, width, dtype=torch.bool)
+    for row, shape in enumerate(shapes):
+        for node, above in enumerate(shape.parents, start=1):
+            parent[row, node] = above + 1
+            judged[row, node] = node - 1 not in shape.scratch
+        for node, nodes in enumerate(shape.paths):
+            depth[row, node] = shape.depths[node]
+            path[row, node] = torch.tensor([*nodes, *[node] * (deepest - len(nodes))])
+    return Tables(parent.to(device), depth.to(device), path.to(device), judged.to(device))
+
+
+@lru_cache(maxsize=64)
+def _tensor(values: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=device)

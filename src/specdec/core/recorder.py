@@ -1,0 +1,51 @@
+"""What a generation remembers for its caller: processed scores, raw logits, margins and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specdec.core.sampling import Laws
+from specdec.core.state import Round, Row
+from specdec.core.stats import Stats, Tally
+
+
+class Recorder:
+    """Keeps, for each row, what was asked for; tensors stay on the device.
+
+    scores: processed scores of every emitted token. logits: raw float32 logits of every emitted token.
+    margins: top-2 margins, for greedy decoding.
+    """
+
+    def __init__(
+        self, *, scores: bool = False, logits: bool = False, margins: bool = False, drift: float | None = None
+    ) -> None:
+        self.keep_scores, self.keep_logits, self.keep_margins = scores, logits, margins
+        self.scores: dict[int, list[Tensor]] = {}
+        self.logits: dict[int, list[Tensor]] = {}
+        self._tally = Tally(drift=drift)
+
+    def scores_of(self, row: Row, index: int, nodes: Sequence[int], laws: Laws) -> list[Tensor] | None:
+        """All processed scores of `row` so far, those at `nodes` of this pass included; None if not kept."""
+        if not self.keep_scores:
+            return None
+        kept = self.scores.setdefault(row.index, [])
+        kept.extend(laws.processed_at(index, node).float() for node in nodes)
+        return kept
+
+    def emitted(self, row: Row, index: int, nodes: Sequence[int], laws: Laws) -> None:
+        """Note that `row` emitted one token from each of `nodes` of this pass."""
+        if self.keep_scores:
+            del self.scores[row.index][len(row.new_tokens) :]  # what a stop cut away
+        if self.keep_logits:
+            self.logits.setdefault(row.index, []).extend(laws.logits[index, node].float().clone() for node in nodes)
+        if self.keep_margins:
+            self._tally.add_margins(laws.processed_at(index, node) for node in nodes)
+
+    def round(self, event: Round) -> None:
+        self._tally.add(event)
+
+    @property
+    def stats(self) -> Stats:
+        return self._tally.stats()

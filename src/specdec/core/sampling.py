@@ -1,0 +1,110 @@
+"""From the target's logits to the law that verifiers judge by: the one place where the sampling transform happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.core import host
+from specdec.core.forest import Forest
+from specdec.core.state import Scores
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""A logits processor: padded prefix `[1, length]` and scores `[1, vocab]` to processed scores."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampling:
+    """How one row turns logits into a law.
+
+    processors: applied in order to float32 scores.
+    elementwise: no processor looks at the prefix, so many nodes may be processed in one call.
+    greedy: the law is one-hot at the largest processed score.
+    warpers: the processors that a draft model may apply to its own logits to come closer to the target.
+    """
+
+    processors: tuple[Processor, ...] = ()
+    elementwise: bool = True
+    greedy: bool = True
+    warpers: tuple[Processor, ...] = ()
+
+    def apply(self, prefix: Tensor, scores: Tensor) -> Tensor:
+        """`[n, length]` prefixes and `[n, vocab]` float scores to processed scores."""
+        for processor in self.processors:
+            scores = processor(prefix, scores)
+        return scores
+
+
+class Laws:
+    """The target's law at the nodes of one pass, evaluated only where a verifier asks.
+
+    p is the target's law after every processor has seen that node's own prefix.
+    """
+
+    def __init__(self, scores: Scores, forest: Forest) -> None:
+        self.logits = scores.logits  # [rows, width, vocab]
+        self.forest = forest
+        self.plain = all(not row.sampling.processors for row in forest.rows)
+        first = forest.rows[0].sampling
+        self._shared = first if all(row.sampling is first for row in forest.rows) else None
+        self._rows = torch.arange(len(forest.rows), device=self.logits.device)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[-1]
+
+    @property
+    def rows(self) -> Tensor:
+        """`[rows]` int64, 0 to rows - 1: to index with."""
+        return self._rows
+
+    def processed(self, node: Tensor, depth: int, active: Tensor | None = None) -> Tensor:
+        """Processed scores `[rows, vocab]` at `node` `[rows]`, whose active rows stand at `depth`.
+
+        Rows that are not `active` `[rows]` get scores of no meaning. float32, or float64 for float64 logits.
+        """
+        raw = self.logits[self._rows, node]
+        raw = raw if raw.dtype == torch.float64 else raw.float()  # a copy: processors may write in place
+        if self.plain:
+            return raw
+        if self._shared is not None and self._shared.elementwise:
+            return self._shared.apply(self.forest.tokens[:, :1], raw)
+        wanted = host.known_rows(active) if active is not None else None
+        out = raw.clone()
+        for index, row in enumerate(self.forest.rows):
+            if wanted is None or wanted[index]:
+                prefix = row.prefix(raw.device)
+                if depth:
+                    below = self.forest.tokens[index, self.forest.tables.path[index, node[index]][:depth]]
+                    prefix = torch.cat([prefix, below[None]], dim=1)
+                out[index] = row.sampling.apply(prefix, raw[index : index + 1])[0]
+        return out
+
+    def processed_at(self, index: int, node: int) -> Tensor:
+        """Processed scores `[vocab]` of row `index` at `node`."""
+        if self.plain:
+            raw = self.logits[index, node]
+            return raw if raw.dtype == torch.float64 else raw.float()
+        nodes, only = torch.zeros_like(self._rows), torch.zeros_like(self._rows, dtype=torch.bool)
+        nodes[index], only[index] = node, True
+        return self.processed(nodes, self.forest.shapes[index].depths[node], only)[index]
+
+    def p(self, node: Tensor, depth: int, active: Tensor | None = None) -> Tensor:
+        """Probabilities `[rows, vocab]` float64 at `node` `[rows]`; see `processed`."""
+        scores = self.processed(node, depth, active)
+        greedy = [row.sampling.greedy for row in self.forest.rows]
+        if not any(greedy):
+            return scores.double().softmax(-1)
+        one_hot = torch.zeros_like(scores, dtype=torch.float64)
+        one_hot.scatter_(1, best(scores)[:, None], 1.0)
+        if all(greedy):
+            return one_hot
+        return torch.where(torch.tensor(greedy, device=scores.device)[:, None], one_hot, scores.double().softmax(-1))
+
+
+def best(scores: Tensor) -> Tensor:
+    """Index of the largest score along the last axis, the lowest index where several are equal."""
+    return scores.max(-1).indices

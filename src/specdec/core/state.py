@@ -1,0 +1,213 @@
+"""The engine's rows and budgets, and the records that other parts may read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specdec.core import host
+from specdec.core.draft import Draft
+
+if TYPE_CHECKING:
+    from specdec.core.sampling import Sampling
+
+Criterion = Callable[[Tensor, "tuple[Tensor, ...] | None"], "Tensor | bool"]
+"""A stopping criterion: padded prefix `[1, length]` and the scores so far, to "stop here"."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One sequence being generated. Only the engine writes to it; every other part may read.
+
+    tokens: real tokens, prompt first, without padding. The last one is the anchor of the next round.
+    padding: number of pad tokens that the caller's prompt had on the left; processors and criteria see them.
+    copy: number of earlier rows of this call with the same prompt; part of the key of this row's noise.
+    group: rows of one group have the same prompt and share its cache slots.
+    """
+
+    index: int
+    tokens: list[int]
+    sampling: Sampling
+    max_length: int  # of real tokens
+    copy: int = 0
+    group: int = 0
+    padding: tuple[int, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    eos: frozenset[int] = frozenset()
+    prompt_length: int = 0
+    rounds: int = 0
+    done: bool = False
+    finish_reason: str | None = None
+    _prefix: Tensor | None = field(default=None, repr=False)
+    _written: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
+
+    @property
+    def anchor(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def position(self) -> int:
+        """Position of the anchor, counted in real tokens."""
+        return len(self.tokens) - 1
+
+    @property
+    def room(self) -> int:
+        """Number of tokens that may still be emitted."""
+        return self.max_length - len(self.tokens)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    def prefix(self, device: torch.device, length: int | None = None) -> Tensor:
+        """Padded ids `[1, padding + length]` on `device`, as processors and criteria expect them.
+
+        `length` counts real tokens; the default is all of them. Writes only what is new since the last call.
+        """
+        pad = len(self.padding)
+        if self._prefix is None:
+            self._prefix = torch.zeros(1, pad + self.max_length, dtype=torch.int64, device=device)
+            if pad:
+                self._prefix[0, :pad] = torch.tensor(self.padding, dtype=torch.int64, device=device)
+        if self._written < len(self.tokens):
+            fresh = torch.tensor(self.tokens[self._written :], dtype=torch.int64, device=device)
+            self._prefix[0, pad + self._written : pad + len(self.tokens)] = fresh
+            self._written = len(self.tokens)
+        return self._prefix[:, : pad + (len(self.tokens) if length is None else length)]
+
+    def extend(self, tokens: Sequence[int], scores: Sequence[Tensor] | None, device: torch.device) -> int:
+        """Append tokens up to the one that ends the row; returns how many were appended (at least one).
+
+        Eos, length and every criterion are asked token by token, so the row ends where plain decoding would.
+        `scores` are the processed scores of all new tokens of the row, for criteria that look at them.
+        """
+        before = len(self.new_tokens)
+        for count, token in enumerate(tokens, start=1):
+            self.tokens.append(token)
+            if token in self.eos:
+                self.finish_reason = "eos"
+            elif len(self.tokens) >= self.max_length:
+                self.finish_reason = "length"
+            if self.criteria:
+                seen = tuple(scores[: before + count]) if scores is not None else None
+                prefix = self.prefix(device)
+                # Every criterion is called, as generate does, even when an earlier one has said stop.
+                answers = [host.is_true(criterion(prefix, seen)) for criterion in self.criteria]
+                if any(answers) and self.finish_reason is None:
+                    self.finish_reason = "criterion"
+            if self.finish_reason is not None:
+                self.done = True
+                return count
+        return len(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one row may draft this round.
+
+    depth: longest path. nodes: most nodes, scratch included.
+    cost: seconds that a round takes with n drafted nodes, or None where nothing has been measured.
+    rate: the going rate in tokens per second, or None; a node pays if its chance of acceptance exceeds
+        `rate` times what it costs (algorithms: marginal-rate rule).
+    """
+
+    depth: int
+    nodes: int
+    cost: Callable[[int], float] | None = None
+    rate: float | None = None
+
+    def within(self, room: int) -> Budget:
+        """This budget cut to the tokens that may still be emitted; the last one is the target's own."""
+        depth = max(0, min(self.depth, room - 1))
+        if depth == self.depth:
+            return self
+        return Budget(depth, self.nodes if depth else 0, self.cost, self.rate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """What one target pass returned.
+
+    logits: `[rows, width, vocab]`, node 0 is the anchor.
+    features: name to `[rows, width, size]`; for the pass over the prompts, one `[prompt, size]` tensor a row.
+    """
+
+    logits: Tensor
+    features: dict[str, Tensor | list[Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a round did to one row.
+
+    path: accepted nodes whose token was kept (numbering of the pass, anchor excluded).
+    tokens: emitted tokens; the first `accepted` of them were drafted, the last may be the target's own.
+    scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones.
+    """
+
+    row: Row
+    draft: Draft
+    drafted: tuple[int, ...]
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    scores: Scores
+    index: int
+
+    @property
+    def accepted(self) -> int:
+        return min(len(self.path), len(self.tokens))
+
+    @property
+    def judged(self) -> int:
+        return self.draft.topology.judged
+
+    @property
+    def leaf(self) -> int:
+        """Last kept node, 0 for the anchor: its features are those of the new last-but-one token."""
+        return self.path[-1] if self.path else 0
+
+    @property
+    def done(self) -> bool:
+        return self.row.done
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds of wall clock. On a GPU, work that was only queued counts where the host waits for it."""
+
+    draft: float
+    target: float
+    verify: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """One event of the stream: what this round emitted in each live row. Round 0 is the pass over the prompts."""
+
+    number: int
+    rows: tuple[Outcome, ...]
+    times: RoundTimes
+    width: int  # nodes scored a row, anchor and padding included
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What a drafter is told when a generation begins."""
+
+    rows: tuple[Row, ...]
+    vocab_size: int
+    device: torch.device
+    prefill: Scores
+
+    @property
+    def greedy(self) -> bool:
+        """True where every row decodes greedily."""
+        return all(row.sampling.greedy for row in self.rows)
