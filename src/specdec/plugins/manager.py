@@ -229,8 +229,9 @@ class PluginManager:
                 strategies = self._strategies_of(plugin)
                 self.registry.add(strategies, plugin=record.name, origin=record.origin)
             except (Exception, SystemExit) as error:
-                if entered:
-                    # pluggy leaves a plugin half registered when one of its hooks has the wrong signature.
+                # Some versions of pluggy leave a plugin half registered when one of its hooks has the wrong
+                # signature, others take it out themselves.
+                if entered and self._plugins.is_registered(plugin):
                     self._plugins.unregister(plugin)
                 if strict or self._strict:
                     raise PluginError(f"{record.origin} failed to load: {_described(error)}") from error
@@ -238,9 +239,7 @@ class PluginManager:
                 self._unreported.append(f"{record.origin} failed to load and is left out: {record.error}")
             else:
                 record = replace(record, strategies=tuple(strategy.key for strategy in strategies))
-                observer = self._own_hook(record, "specdec_round")
-                if observer is not None:
-                    self._observers[record.name] = observer
+                self._find_observers(record)
             self._keep(record)
             return record
 
@@ -278,6 +277,13 @@ class PluginManager:
                     f"specdec {__version__} has plugin API {PLUGIN_API}: {advice}"
                 )
         return strategies
+
+    def _find_observers(self, newest: PluginRecord) -> None:
+        # All anew, because a caller made earlier leaves out the plugins of that time and would call this one.
+        known = {record.name: record for record in self._records.values() if record.state == "loaded"}
+        active = {**{name: known[name] for name in self._observers}, newest.name: newest}
+        found = {name: self._own_hook(record, "specdec_round") for name, record in active.items()}
+        self._observers = {name: hook for name, hook in found.items() if hook is not None}
 
     def _own_hook(self, record: PluginRecord, hook: str) -> Callable[..., object] | None:
         plugin = self._plugins.get_plugin(record.name) if record.state == "loaded" else None
