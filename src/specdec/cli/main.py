@@ -55,7 +55,12 @@ def build_app(manager: PluginManager | None = None) -> typer.Typer:
 def main() -> None:
     """Run the command line of this process."""
     warnings.formatwarning = _one_line(warnings.formatwarning)
-    build_app()()
+    try:
+        app = build_app()
+    except SpecdecError as error:  # strict plugins
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from error
+    app()
 
 
 def _print_version(wanted: bool) -> None:
