@@ -16,6 +16,10 @@ def specdec(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*arguments, manager=None, text=None):
-        return CliRunner().invoke(build_app(manager), [str(argument) for argument in arguments], input=text)
+        try:
+            runner = CliRunner(mix_stderr=False)
+        except TypeError:  # newer versions always keep the two apart
+            runner = CliRunner()
+        return runner.invoke(build_app(manager), [str(argument) for argument in arguments], input=text)
 
     return run

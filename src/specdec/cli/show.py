@@ -56,7 +56,7 @@ def _type(field: dict[str, Any]) -> str:
     if "enum" in field:
         return " or ".join(json.dumps(value) for value in field["enum"])
     limits = [
-        f"{sign} {field[key]}"
+        f"{sign} {field[key]:g}"
         for key, sign in (
             ("minimum", ">="),
             ("exclusiveMinimum", ">"),

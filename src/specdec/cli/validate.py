@@ -10,7 +10,7 @@ import yaml
 
 from specdec import __version__
 from specdec.core.config import DecoderConfig, Role, StrategyConfig, load_config
-from specdec.core.errors import IncompatibleError, PluginError
+from specdec.core.errors import ConfigError, PluginError
 from specdec.plugins.manager import PluginManager, discover
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def validate(file: Path = typer.Argument(help="A decoder config, YAML or JSON.")
     manager = discover()
     problems, unchecked = compose_problems(config, manager)
     if problems:
-        raise IncompatibleError([f"{file}: {problem}" for problem in problems])
+        lines = [f"{len(problems)} problems", *(f"  {problem}" for problem in problems)]
+        raise ConfigError(f"{file}: " + (problems[0] if len(problems) == 1 else "\n".join(lines)))
     typer.echo(f"# {file} composes")
     for note in [*unchecked, *_version_notes(config, manager)]:
         typer.echo(f"# {note}")

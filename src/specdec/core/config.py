@@ -21,12 +21,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     SerializeAsAny,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from specdec.core.errors import ConfigError, PluginError, UnknownStrategyError
