@@ -96,6 +96,10 @@ BROKEN = {
     "older api": (lambda: plugin("broken", strategy("lost", api=0)), "plugin API 0.*upgrade the plugin"),
     "twice": (lambda: plugin("broken", strategy("lost"), strategy("lost")), "drafter 'lost' twice"),
     "not strategies": (lambda: plugin("broken", "lost"), "returned 'lost'; expected Strategy"),
+    "forgotten return": (
+        lambda: plugin("broken", specdec_strategies=lambda: None),
+        r"returned None; expected a list of Strategy",
+    ),
     "not iterable": (
         lambda: plugin("broken", specdec_strategies=lambda: strategy("lost")),
         "TypeError",

@@ -263,6 +263,10 @@ class PluginManager:
         # Asked alone, so that what comes back is known to be this plugin's.
         others = [other for other in self._plugins.get_plugins() if other is not plugin]
         answers = self._plugins.subset_hook_caller("specdec_strategies", others)()
+        implements = {caller.name for caller in self._plugins.get_hookcallers(plugin) or ()}
+        if "specdec_strategies" in implements and not answers:
+            # pluggy drops None, and a forgotten `return` would pass for a plugin without strategies.
+            raise PluginError("specdec_strategies() returned None; expected a list of Strategy objects")
         strategies: list[Strategy] = []
         for answer in answers:
             strategies.extend(answer)
