@@ -1,0 +1,293 @@
+"""A causal LM with a slot cache: the one way in which specdec runs a model, for targets and for drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec.targets.compat import filled_cache
+from specdec.targets.kv import SlotCache, SlotMap, Write
+from specdec.targets.masks import CausalTemplates, build
+from specdec.targets.spec import ModelSpec, dtype_of
+from specdec.targets.taps import Taps
+
+_SPARE = 64  # slots added at least when a cache grows
+
+
+class CachedLM:
+    """A model and the facts about it. Holds nothing of any generation; `open` starts one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.spec = ModelSpec.of(model)
+        self.dtype = dtype_of(model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where input ids go: the device of the embedding, also where layers lie on several devices."""
+        embedding = self.model.get_input_embeddings()
+        return next(iter(embedding.parameters())).device
+
+    def open(
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None = None, expected: int = 0
+    ) -> CachedSession:
+        """Start a generation for these prompts; rows of one group have one prompt and share its slots.
+
+        expected: tokens that the longest row will have in the end, or 0 if unknown; memory grows towards it.
+        """
+        return CachedSession(self, prompts, range(len(prompts)) if groups is None else groups, expected)
+
+
+class CachedSession:
+    """One generation's passes over a cached model. Rows are numbered as in `prompts`."""
+
+    def __init__(
+        self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int
+    ) -> None:
+        self._lm, self._prompts, self._expected = lm, [list(prompt) for prompt in prompts], expected
+        self.cache, self.map = SlotCache(), SlotMap(list(groups))
+        self._batch = list(self.map.pools)  # group of each batch row, in order
+        self._capacity = 0
+        self._templates = CausalTemplates()
+        self._visible: Tensor | None = None  # [rows, capacity] bool
+        self._positions: Tensor | None = None  # [groups, capacity]
+        self.passes = 0
+
+    def length(self, row: int) -> int:
+        """Number of committed tokens in the cache."""
+        return len(self.map.rows[row].slots)
+
+    def prefill(self, taps: Taps | None = None, chunk: int | None = None) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        """Run the prompts, one batch row a group; returns logits `[rows, vocab]` of each last token, and features.
+
+        Rows are padded on the right, where causal attention never looks. chunk: at most so many tokens a pass.
+        """
+        groups = [rows.group for rows in self.map.rows]
+        prompts = [self._prompts[groups.index(group)] for group in self._batch]
+        longest = max(map(len, prompts))
+        ids = torch.tensor([p + [0] * (longest - len(p)) for p in prompts], dtype=torch.int64, device=self._lm.device)
+        logits: list[Tensor | None] = [None] * len(prompts)
+        pieces: dict[str, list[Tensor]] = {}
+        step = chunk or longest
+        for start in range(0, longest, step):
+            end = min(start + step, longest)
+            ending = [(i, len(p) - 1 - start) for i, p in enumerate(prompts) if start < len(p) <= end]
+            wanted = sorted({at for _, at in ending})
+            out, got = self._run_dense(ids[:, start:end], start, taps, wanted)
+            for name, values in got.items():
+                pieces.setdefault(name, []).append(values)
+            for index, at in ending:
+                logits[index] = out[index, wanted.index(at)]
+        for row, prompt in enumerate(self._prompts):
+            self.map.fill(row, len(prompt))
+        where = [self._batch.index(group) for group in groups]
+        features = {name: torch.cat(parts, 1) for name, parts in pieces.items()}
+        return torch.stack([logits[at] for at in where]), {  # type: ignore[arg-type]
+            name: [values[at, : len(self._prompts[row])] for row, at in enumerate(where)]
+            for name, values in features.items()
+        }
+
+    def extend(
+        self,
+        rows: Sequence[int],
+        tokens: Tensor,
+        parents: Sequence[Sequence[int]],
+        taps: Taps | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """ONE pass over new pending nodes; returns logits `[rows, width, vocab]` and features alike.
+
+        tokens: `[rows, width]`. parents: for each row its nodes' parents, indices of the row's pending nodes or -1
+        for its last committed token; rows with fewer nodes than `width` are padded.
+        """
+        if (start := self._common_start(rows, parents, tokens.shape[1])) is not None:
+            for row, above in zip(rows, parents, strict=True):
+                self.map.add(row, above)
+            return self._run_dense(tokens, start, taps, None)
+        return self._run_slots(rows, tokens, parents, taps)
+
+    def commit(self, row: int, path: Sequence[int]) -> None:
+        """Keep the pending nodes of `path` (indices, root first) as the row's next tokens; free the others."""
+        self.map.commit(row, path)
+
+    def retire(self, live: Sequence[int]) -> None:
+        """Only these rows will be run again: free the slots of the others and drop batch rows without any."""
+        alive = set(live)
+        for row in range(len(self.map.rows)):
+            if row not in alive and self.map.rows[row].slots:
+                self.map.release(row)
+        groups = {self.map.rows[row].group for row in live}
+        kept = [index for index, group in enumerate(self._batch) if group in groups]
+        if kept and len(kept) < len(self._batch):
+            self.cache.select(torch.tensor(kept))
+            if self._positions is not None:
+                self._positions = self._positions[torch.tensor(kept, device=self._positions.device)]
+            for index, group in enumerate(self._batch):
+                if index not in kept:
+                    del self.map.pools[group]
+            self._batch = [self._batch[index] for index in kept]
+
+    def adopt(self, row: int, layers: Sequence[tuple[Tensor, Tensor]], slots: Sequence[int]) -> None:
+        """Take a copy of keys and values `[1, heads, length, size]` a layer as this row's first tokens.
+
+        slots: which places of `length` hold the row's tokens, in order; the others were padding.
+        """
+        index = torch.tensor(slots)
+        self._reserve(len(slots) + _SPARE)
+        self.cache.plan = Write(0, None, len(slots), self._capacity, 0)
+        for number, (keys, values) in enumerate(layers):
+            self.cache.update(keys[:, :, index.to(keys.device)], values[:, :, index.to(values.device)], number)
+        self.map.fill(row, len(slots))
+
+    def export(self, row: int) -> Any:
+        """A DynamicCache of the row's committed tokens, in order, that plain `generate` can continue from."""
+        rows = self.map.rows[row]
+        batch = self._batch.index(rows.group)
+        layers = []
+        for layer in self.cache.layers:
+            at = torch.tensor(rows.slots, device=layer.keys.device)
+            layers.append((layer.keys[batch : batch + 1, :, at], layer.values[batch : batch + 1, :, at]))
+        return filled_cache(self._lm.model.config.get_text_config(decoder=True), layers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by keys and values."""
+        return self.cache.nbytes
+
+    def _common_start(self, rows: Sequence[int], parents: Sequence[Sequence[int]], width: int) -> int | None:
+        """The slot at which all batch rows would append the same run of tokens as a chain, or None."""
+        if len(rows) != len(self._batch):
+            return None
+        tail = self.map.rows[rows[0]].tail
+        for row, above in zip(rows, parents, strict=True):
+            slots = self.map.rows[row]
+            first = len(slots.pending) - 1
+            if (
+                len(above) != width
+                or slots.tail != tail
+                or not slots.runs_on
+                or tuple(above) != tuple(range(first, first + width))
+                or self._batch.index(slots.group) != rows.index(row)
+                or self.map.pools[slots.group].fresh != tail
+            ):
+                return None
+        return tail
+
+    def _run_dense(
+        self, tokens: Tensor, start: int, taps: Taps | None, keep: Sequence[int] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A pass whose tokens take slots `start`, `start + 1`, ... in every batch row."""
+        width = tokens.shape[1]
+        self._reserve(start + width)
+        self.cache.plan = Write(start, None, start + width, self._capacity, start)
+        device = tokens.device
+        query = torch.arange(start, start + width, device=device)[None]
+        windows, longest = self._lm.spec.windows, start + width - 1
+        mask: Any = None
+        if any(size is not None and longest >= size for size in windows.values()):
+            key = torch.arange(start + width, device=device)[None]
+            visible = key[:, None, :] <= query[:, :, None]
+            mask = build(visible, query, key, windows, self._lm.dtype, longest)
+        elif width > 1 and start > 0 and self._lm.spec.takes_mask:
+            mask = self._templates.get(width, start, self._lm.dtype, device)
+            mask = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
+        # Without a mask of ours the model makes the one that plain decoding uses: same kernel, same bits.
+        return self._forward(tokens, query.expand(len(tokens), -1), mask, taps, keep)
+
+    def _run_slots(
+        self, rows: Sequence[int], tokens: Tensor, parents: Sequence[Sequence[int]], taps: Taps | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A pass whose nodes go to whatever slots are free, packed by group on the query axis."""
+        device, width = tokens.device, tokens.shape[1]
+        members: dict[int, int] = {}
+        place = []  # where each row's nodes stand: batch row and offset on the query axis
+        for row in rows:
+            group = self.map.rows[row].group
+            place.append((self._batch.index(group), members.get(group, 0) * width))
+            members[group] = members.get(group, 0) + 1
+        queries = max(members.values()) * width
+        batch = len(self._batch)
+        taken = [self.map.add(row, above) for row, above in zip(rows, parents, strict=True)]
+        extent = self.map.extent
+        self._reserve(extent + 1)
+        trash = self._capacity - 1  # padding writes here, and nothing ever sees it
+        slots = [[trash] * queries for _ in range(batch)]
+        positions = [[0] * queries for _ in range(batch)]
+        seen: list[int] = []
+        for row, (at, offset), new in zip(rows, place, taken, strict=True):
+            held = self.map.rows[row]
+            first = len(held.pending) - len(new)
+            for i, slot in enumerate(new):
+                slots[at][offset + i] = slot
+                positions[at][offset + i] = len(held.slots) + held.pending[first + i].depth
+                base = (at * queries + offset + i) * extent
+                seen.extend(base + ancestor for ancestor in held.ancestors(first + i))
+        key, visible = self._tables(rows, device)
+        mask = torch.zeros(batch, queries, extent, dtype=torch.bool, device=device)
+        mask[:, :, 0] = True  # padding sees something, or its softmax would be NaN
+        for row, (at, offset) in zip(rows, place, strict=True):
+            mask[at, offset : offset + width] = visible[row, :extent]
+        mask.view(-1)[torch.tensor(seen, device=device)] = True
+        where = torch.tensor([at for at, _ in place], device=device)[:, None]
+        columns = torch.tensor([offset for _, offset in place], device=device)[:, None]
+        columns = columns + torch.arange(width, device=device)  # [rows, width]
+        packed = torch.zeros(batch, queries, dtype=torch.int64, device=device)
+        packed[where, columns] = tokens
+        at_slots = torch.tensor(slots, device=device)
+        query = torch.tensor(positions, device=device)
+        key.scatter_(1, at_slots, query)
+        longest = max(map(max, positions))
+        additive = build(mask, query, key[:, :extent], self._lm.spec.windows, self._lm.dtype, longest)
+        seen_length = max(len(rows.slots) for rows in self.map.rows)
+        self.cache.plan = Write(None, at_slots, extent, self._capacity, seen_length)
+        logits, features = self._forward(packed, query, additive, taps, None)
+        return logits[where, columns], {name: values[where, columns] for name, values in features.items()}
+
+    def _tables(self, rows: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Positions `[batch, capacity]` and visible committed slots `[rows, capacity]`, brought up to date."""
+        count, capacity = len(self.map.rows), self._capacity
+        if self._visible is None or self._visible.shape[1] < capacity:
+            self._visible = torch.zeros(count, capacity, dtype=torch.bool, device=device)
+            self._positions = torch.zeros(len(self._batch), capacity, dtype=torch.int64, device=device)
+            for held in self.map.rows:
+                held.marked = 0
+        assert self._positions is not None
+        triples: list[tuple[int, int, int, int]] = []
+        for row in rows:
+            held = self.map.rows[row]
+            at = self._batch.index(held.group)
+            triples.extend((row, at, held.slots[i], i) for i in range(held.marked, len(held.slots)))
+            triples.extend((-1, at, node.slot, len(held.slots) + node.depth) for node in held.pending)
+            held.marked = len(held.slots)
+        if triples:
+            table = torch.tensor(triples, device=device)
+            self._positions[table[:, 1], table[:, 2]] = table[:, 3]
+            committed = torch.tensor([t[:3:2] for t in triples if t[0] >= 0], device=device).view(-1, 2)
+            self._visible[committed[:, 0], committed[:, 1]] = True
+        return self._positions, self._visible
+
+    def _reserve(self, slots: int) -> None:
+        if slots <= self._capacity:
+            return
+        wanted = max(slots + _SPARE, self._capacity + self._capacity // 4)
+        limit = self._expected + _SPARE
+        self._capacity = min(wanted, limit) if slots <= limit else wanted
+
+    def _forward(
+        self, tokens: Tensor, positions: Tensor, mask: Any, taps: Taps | None, keep: Sequence[int] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        spec = self._lm.spec
+        kwargs: dict[str, Any] = {spec.cache_name: self.cache, "use_cache": True, "return_dict": True}
+        if keep is not None and spec.keeps_logits:
+            kwargs["logits_to_keep"] = torch.tensor(keep, device=tokens.device)
+        self.passes += 1
+        taps = taps or Taps(())
+        out, features = taps.run(
+            self._lm.model, input_ids=tokens, position_ids=positions, attention_mask=mask, **kwargs
+        )
+        logits = out.logits
+        if keep is not None and not spec.keeps_logits:
+            logits = logits[:, torch.tensor(keep, device=logits.device)]
+        return logits, features

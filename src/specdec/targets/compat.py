@@ -1,0 +1,122 @@
+"""Every difference between transformers versions that specdec cares about: one function each, one test each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PretrainedConfig
+from transformers.generation import logits_process
+
+KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+"""Layer types whose memory is keys and values alone, as `config.layer_types` names them."""
+
+
+def parameters(module: nn.Module) -> frozenset[str]:
+    """Names of the parameters of a model's public `forward`, looked up below a PEFT wrapper."""
+    base = module.get_base_model() if hasattr(module, "get_base_model") else module
+    return frozenset(inspect.signature(base.forward).parameters)
+
+
+def cache_keyword(names: frozenset[str]) -> str | None:
+    """How `forward` calls its cache: `cache` in recent releases, `past_key_values` before; None without one."""
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
+
+
+def query_length(argument: int | Tensor) -> int:
+    """Width of a pass as `Cache.get_mask_sizes` is told it: a number, or `cache_position` in early 5.x."""
+    return argument if isinstance(argument, int) else int(argument.shape[0])
+
+
+def layer_kinds(config: PretrainedConfig) -> tuple[str, ...]:
+    """The distinct layer types of a decoder config; layers that keep a recurrent state show up by their name."""
+    types = getattr(config, "layer_types", None)
+    if types:
+        return tuple(dict.fromkeys(types))
+    if getattr(config, "attention_chunk_size", None):
+        return ("chunked_attention",)
+    return ("sliding_attention",) if sliding_window(config) else ("full_attention",)
+
+
+def sliding_window(config: PretrainedConfig) -> int | None:
+    """Number of positions, its own included, that a token of a sliding layer sees; None without a window."""
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    window = getattr(config, "sliding_window", None)
+    return window if isinstance(window, int) else None
+
+
+def filled_cache(config: PretrainedConfig, layers: list[tuple[Tensor, Tensor]]) -> DynamicCache:
+    """A DynamicCache that holds `layers` (keys, values) and that plain `generate` can continue from."""
+    cache = DynamicCache(config=config)
+    for index, (keys, values) in enumerate(layers):
+        cache.update(keys, values, index)
+    return cache
+
+
+def cache_of(model_kwargs: dict[str, Any]) -> Any:
+    """The cache that `generate` prepared or the user passed, whatever this release calls it; None without one."""
+    found = [model_kwargs.pop(name, None) for name in ("cache", "past_key_values")]
+    return next((cache for cache in found if cache is not None), None)
+
+
+def cached_layers(cache: Any) -> list[tuple[Tensor, Tensor]] | None:
+    """Keys and values `[batch, heads, length, size]` a layer; None where a layer does not keep all of them."""
+    layers = getattr(cache, "layers", None)
+    if not layers:
+        return None
+    found = []
+    for layer in layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if type(layer).__name__ not in ("DynamicLayer", "DynamicSlidingWindowLayer") or keys is None:
+            return None
+        if keys.shape[2] != layer.get_seq_length():
+            return None
+        found.append((keys, values))
+    return found
+
+
+def _classes(*names: str) -> tuple[type, ...]:
+    return tuple(getattr(logits_process, name) for name in names if hasattr(logits_process, name))
+
+
+WARPERS = _classes(
+    "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TopHLogitsWarper",
+    "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "LogitNormalization",
+)  # fmt: skip
+"""Processors that look at the scores alone."""
+
+PURE = WARPERS + _classes(
+    "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "RepetitionPenaltyLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor", "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor", "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor",
+    "InfNanRemoveLogitsProcessor", "ExponentialDecayLengthPenalty", "SuppressTokensLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor", "WatermarkLogitsProcessor",
+)  # fmt: skip
+"""Processors of transformers whose result depends on prefix and scores alone."""
+
+STATEFUL = _classes(
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor", "ClassifierFreeGuidanceLogitsProcessor",
+    "SynthIDTextWatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor", "DiaClassifierFreeGuidanceLogitsProcessor",
+    "AlternatingCodebooksLogitsProcessor", "BarkEosPrioritizerLogitsProcessor",
+)  # fmt: skip
+"""Processors of transformers that remember earlier calls, or that run the model themselves."""
+
+BATCH_BOUND = _classes("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor")
+"""Processors built for a whole batch: they cannot serve one row of it."""
+
+
+def prefix_function(processor: Any) -> Callable[[int, Tensor], list[int]] | None:
+    """The `prefix_allowed_tokens_fn` inside a processor, or None for every other processor."""
+    if isinstance(processor, logits_process.PrefixConstrainedLogitsProcessor):
+        return getattr(processor, "_prefix_allowed_tokens_fn", None)
+    return None
+
+
+def min_dtype(dtype: torch.dtype) -> float:
+    """The number that hides a key in an additive mask."""
+    return torch.finfo(dtype).min

@@ -1,0 +1,96 @@
+"""The target that people have: any causal LM of transformers, used through its public forward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from specdec.core.contracts import Caps, Needs
+from specdec.core.errors import UnsupportedModelError
+from specdec.core.forest import Forest
+from specdec.core.interfaces import Target, TargetSession
+from specdec.core.state import Outcome, Row, Scores
+from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.probe import Probe, probe
+from specdec.targets.taps import Taps, available
+
+_PROBES: weakref.WeakKeyDictionary[nn.Module, Probe] = weakref.WeakKeyDictionary()
+
+
+class HFTarget(Target):
+    """Any decoder-only LM of transformers. Nothing on the model or its configs is changed.
+
+    What its attention can do is measured, once a model, by a few passes over tiny inputs; raises
+    UnsupportedModelError, with the cause, where even a chain is not scored as plain decoding would.
+    """
+
+    name = "hf"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.lm = CachedLM(model)
+        self.vocab_size = self.lm.spec.vocab_size
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.lm.device
+
+    @property
+    def probe(self) -> Probe:
+        if self.model not in _PROBES:
+            _PROBES[self.model] = probe(self.lm)
+        return _PROBES[self.model]
+
+    @property
+    def caps(self) -> Caps:  # type: ignore[override]
+        return self.probe.caps
+
+    def features(self, names: Sequence[str]) -> tuple[str, ...]:
+        return available(self.model, tuple(names))
+
+    def shared(self, name: str) -> nn.Module | None:
+        if name == "lm_head":
+            return self.model.get_output_embeddings()
+        return self.model.get_input_embeddings() if name == "embed_tokens" else None
+
+    def begin(self, rows: Sequence[Row], needs: Needs, prefill_chunk: int | None = None) -> HFSession:
+        if not self.caps.batches and len(rows) > 1:
+            raise UnsupportedModelError(
+                f"{self.lm.spec.name} cannot score several rows in one pass: {self.caps.why}. Decode one at a time"
+            )
+        return HFSession(self.lm, rows, Taps(needs.features))
+
+
+class HFSession(TargetSession):
+    """One generation: rows are scored together, each keeping as many nodes as its own verdict allows."""
+
+    def __init__(self, lm: CachedLM, rows: Sequence[Row], taps: Taps) -> None:
+        self._taps = taps
+        self._row = {row.index: number for number, row in enumerate(rows)}
+        self._only = len(rows) == 1
+        self.lm: CachedSession = lm.open(
+            [row.tokens for row in rows], [row.group for row in rows], max(row.max_length for row in rows)
+        )
+        self.prefill_chunk: int | None = None
+
+    def prefill(self) -> Scores:
+        logits, features = self.lm.prefill(self._taps, self.prefill_chunk)
+        return Scores(logits[:, None], dict(features))
+
+    def score(self, forest: Forest) -> Scores:
+        rows = [self._row[row.index] for row in forest.rows]
+        # The anchor is the first node of the pass, so the draft's nodes move up by one.
+        parents = [(-1, *(parent + 1 for parent in shape.parents)) for shape in forest.shapes]
+        logits, features = self.lm.extend(rows, forest.tokens, parents, self._taps)
+        return Scores(logits, dict(features))
+
+    def commit(self, outcomes: Sequence[Outcome], live: Sequence[Row]) -> None:
+        for outcome in outcomes:
+            number = self._row[outcome.row.index]
+            if outcome.row.rounds > 1:  # round 0 was the prompt, which is committed already
+                self.lm.commit(number, (0, *outcome.path[: len(outcome.tokens) - 1]))
+        if not self._only and any(outcome.done for outcome in outcomes):
+            self.lm.retire([self._row[row.index] for row in live])

@@ -1,0 +1,106 @@
+"""What specdec needs to know of a causal LM before it runs it, read from its config and its public signature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from specdec.core.errors import UnsupportedModelError
+from specdec.targets import compat
+from specdec.targets.masks import Windows
+
+_MASKLESS = ("flash_attention", "flash_attn", "paged|")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelSpec:
+    """Facts of one model. `of` raises UnsupportedModelError, naming the cause, where it cannot be decoded.
+
+    cache_name: keyword under which `forward` takes the cache. windows: layer type to window.
+    takes_mask: whether its attention honours a mask of our own. max_positions: length of its position table, or
+    None where positions are unbounded.
+    """
+
+    name: str
+    cache_name: str
+    keeps_logits: bool
+    windows: Windows
+    takes_mask: bool
+    vocab_size: int
+    max_positions: int | None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelSpec:
+        config = getattr(model, "config", None)
+        name = type(model).__name__
+        if config is None or not hasattr(model, "forward"):
+            raise UnsupportedModelError(f"expected a Hugging Face causal LM, found {name} without a config")
+        if getattr(config, "is_encoder_decoder", False):
+            raise UnsupportedModelError(
+                f"{name} is an encoder-decoder model; specdec decodes decoder-only causal LMs"
+            )
+        text = config.get_text_config(decoder=True)
+        names = compat.parameters(model)
+        kinds = compat.layer_kinds(text)
+        if recurrent := [kind for kind in kinds if kind not in compat.KINDS]:
+            raise UnsupportedModelError(
+                f"{name} has layers of type {', '.join(recurrent)}, which keep a recurrent state: a rejected token "
+                "cannot be taken out of it. specdec needs a model whose memory is keys and values alone"
+            )
+        cache_name = compat.cache_keyword(names)
+        if cache_name is None:
+            raise UnsupportedModelError(
+                f"{name}.forward takes no key-value cache (neither 'cache' nor 'past_key_values'): its memory is a "
+                "recurrent state, out of which a rejected token cannot be taken"
+            )
+        if "position_ids" not in names or getattr(text, "alibi", False):
+            raise UnsupportedModelError(
+                f"{name} derives positions from the attention mask (ALiBi) instead of taking position_ids, so the "
+                "nodes of a draft cannot be given their positions"
+            )
+        if getattr(text, "use_cache", True) is False and getattr(text, "num_hidden_layers", 1) == 0:
+            raise UnsupportedModelError(f"{name} has no layers")
+        return cls(
+            name=name,
+            cache_name=cache_name,
+            keeps_logits="logits_to_keep" in names,
+            windows={kind: _size(kind, text) for kind in kinds},
+            takes_mask=not str(getattr(text, "_attn_implementation", "")).startswith(_MASKLESS),
+            vocab_size=_vocab(model, text),
+            max_positions=_absolute_positions(model, text),
+        )
+
+
+def _size(kind: str, config: Any) -> int | None:
+    if kind == "chunked_attention":
+        return int(config.attention_chunk_size)
+    return compat.sliding_window(config) if kind == "sliding_attention" else None
+
+
+def _vocab(model: nn.Module, config: Any) -> int:
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    rows = getattr(head, "out_features", None)
+    return int(rows if rows is not None else config.vocab_size)
+
+
+def _absolute_positions(model: nn.Module, config: Any) -> int | None:
+    """Learned position tables end; rotary positions go on. Read off the embedding modules."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return None
+    for path, module in model.named_modules():
+        table = path.rsplit(".", 1)[-1]
+        if isinstance(module, nn.Embedding) and table in ("wpe", "embed_positions", "position_embeddings"):
+            return int(limit)
+    return None
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype in which a model computes: that of its first floating-point parameter."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return parameter.dtype
+    return torch.get_default_dtype()
