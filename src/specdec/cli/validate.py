@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
@@ -85,19 +86,19 @@ def _unfit(config: DecoderConfig, drafter: Drafter, verifier: Verifier) -> list[
     # Imported here because the listing commands start without torch.
     from specdec.core.contracts import Caps, Exactness, problems
 
-    class AnyTarget:
-        """Has everything: what a real target lacks is known only once its weights are there."""
-
-        caps = Caps()
-
-        def features(self, wanted: Any) -> Any:
-            return wanted
-
-        def shared(self, name: str) -> object:
-            return name
-
+    # What a real target lacks, and what the drafter itself asks of it, is known only with its weights; until
+    # then declarations are held against a target that has everything.
+    any_target = SimpleNamespace(caps=Caps(), features=tuple, shared=lambda name: name)
+    declared = SimpleNamespace(
+        name=drafter.name,
+        emits=drafter.emits,
+        branching=drafter.branching,
+        drafts=drafter.drafts,
+        needs=drafter.needs,
+        problems=lambda target: [],
+    )
     allowed = Exactness.EXACT_GREEDY if config.allow is None else Exactness.parse(config.allow)
-    found = problems(cast("Target", AnyTarget()), drafter, verifier, allowed)
+    found = problems(cast("Target", any_target), cast("Drafter", declared), verifier, allowed)
     return [f"drafter and verifier: {problem}" for problem in found]
 
 
