@@ -10,6 +10,8 @@ from typing import Literal
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from specdec.core.config import DecoderConfig, DrafterField, StrategyConfig, TargetConfig, load_config
@@ -259,3 +261,33 @@ def test_incompatible_errors_list_every_problem_and_survive_pickling():
     assert "first" in str(two) and "second" in str(two) and str(two).startswith("2 problems")
     copy = pickle.loads(pickle.dumps(two))
     assert type(copy) is TokenizerMismatchError and copy.problems == two.problems and str(copy) == str(two)
+
+
+KEYS = st.sampled_from(
+    ["type", "drafter", "drafters", "target", "scheduler", "depth", "model", "required_plugins"]
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["none", "pair", "fixed", "prompt-lookup", "hf", "{a}", "x>=1"])
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3) | st.integers(), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(KEYS | st.integers(), TREES, max_size=4))
+def test_whatever_a_file_holds_the_answer_is_a_config_or_a_config_error(data):
+    try:
+        config = load_config(data)
+    except ConfigError as error:
+        assert str(error)
+    else:
+        assert load_config(json.loads(config.model_dump_json())) == config
