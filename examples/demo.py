@@ -36,10 +36,10 @@ TASKS = {
         "Correct the spelling. Change nothing else.\n\nThe cat sleeps undr the table. In the evning the cat "
         "goes out to the garden.",
         "The cat sleeps under the table. In the evening the cat goes out to the garden.",
-        "Correct the spelling. Change nothing else.\n\nThe river runs threw the valley and turns the wheel of "
-        "the old mill. In spring the water is high and the wheel turns fast. In summer the water is low and "
-        "the wheel turns slowly or not at all. The miller keeps two geese, a dog and a very old cat, and none "
-        "of them likes the noise of the wheel.",
+        "Correct the spelling. Change nothing else.\n\nThe river runs threw the valley and turns the wheel "
+        "of the old mill. In spring the water is high and the wheel turns fast. In summer the water is low "
+        "and the wheel turns slowly or not at all. The miller keeps two geese, a dog and a very old cat, and "
+        "none of them likes the noise of the wheel.",
     ],
     "extract these fields": [
         "Write these fields as JSON.\n\nName: Peter Brandt\nStreet: 3 Church Square\nCity: Bremen\n"
@@ -74,9 +74,10 @@ def main() -> int:
     decoder = Decoder(model, drafter=PromptLookup())
     threads = f", {torch.get_num_threads()} threads" if model.device.type == "cpu" else ""
     console.print(f"{options.dtype} on {model.device.type}{threads}; greedy, drafter: prompt lookup")
-    console.print(
-        Text.assemble("marked so: ", ("accepted draft tokens", ACCEPTED), "; plain: the model's own")
-    )
+    legend = Text("")
+    for piece, accepted in (("accepted draft tokens", True), ("  the model's own tokens", False)):
+        legend.append_text(marked(piece, accepted, console))
+    console.print(legend)
 
     faults = 0
     for title, turns in TASKS.items():
@@ -99,7 +100,7 @@ def run_task(
     """Stream, compare and time one task; False if the tokens differ by more than a near-tie."""
     settings = {"max_new_tokens": options.max_new_tokens, "do_sample": False}
     for piece, accepted in stream(tokenizer, decoder, inputs, settings):
-        console.print(piece, end="", style=ACCEPTED if accepted else None, markup=False, soft_wrap=True)
+        console.print(marked(piece, accepted, console), end="", soft_wrap=True)
     console.print("\n")
 
     start = inputs["input_ids"].shape[1]
@@ -129,6 +130,13 @@ def run_task(
     return within
 
 
+def marked(piece: str, accepted: bool, console: Console) -> Text:
+    """The piece, marked if it was drafted and accepted: by colour, or by signs where there is none."""
+    if not accepted:
+        return Text(piece)
+    return Text(piece, style=ACCEPTED) if console.color_system else Text(f"«{piece}»")
+
+
 def encode(tokenizer: object, turns: list[str], device: torch.device) -> dict[str, torch.Tensor]:
     """The conversation as model inputs: by the chat template, or as plain paragraphs where there is none."""
     if tokenizer.chat_template:
@@ -145,17 +153,17 @@ def encode(tokenizer: object, turns: list[str], device: torch.device) -> dict[st
 def stream(
     tokenizer: object, decoder: Decoder, inputs: dict[str, torch.Tensor], settings: dict[str, object]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the text piece by piece, each with whether it was an accepted draft token."""
+    """Yield the text in pieces, each with whether its tokens were drafted and accepted."""
     ids: list[int] = []
     shown = ""
     for event in decoder.stream(**inputs, **settings):
         for row in event.rows:
-            for index, token in enumerate(row.tokens):
-                ids.append(token)
+            for tokens, accepted in ((row.tokens[: row.accepted], True), (row.tokens[row.accepted :], False)):
+                ids.extend(tokens)
                 text = tokenizer.decode(ids, skip_special_tokens=True)
                 # A character can take several tokens; until the last one it decodes to a replacement mark.
                 if not text.endswith("\ufffd") and text != shown:
-                    yield text[len(shown) :], index < row.accepted
+                    yield text[len(shown) :], accepted
                     shown = text
 
 

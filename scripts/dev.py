@@ -239,6 +239,12 @@ def lint(environment: Environment, rest: list[str]) -> int:
     )
 
 
+def format_(environment: Environment, rest: list[str]) -> int:
+    return environment.run("-m", "ruff", "check", "--fix", ".") or environment.run(
+        "-m", "ruff", "format", *(rest or ["."])
+    )
+
+
 def build(environment: Environment, rest: list[str]) -> int:
     return environment.run("-m", "build", "--wheel", "--outdir", "dist", *rest)
 
@@ -256,6 +262,7 @@ TASKS = {
     "demo": demo,
     "test": test,
     "lint": lint,
+    "format": format_,
     "build": build,
     "python": python,
 }
