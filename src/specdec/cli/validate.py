@@ -82,6 +82,19 @@ def _names_weights(value: object) -> bool:
     return False
 
 
+class _Declared:
+    """A drafter as far as it declares itself, without what it would ask of its target."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+    def problems(self, *args: object, **options: object) -> list[str]:
+        return []
+
+
 def _unfit(config: DecoderConfig, drafter: Drafter, verifier: Verifier) -> list[str]:
     # Imported here because the listing commands start without torch.
     from specdec.core.contracts import Caps, Exactness, problems
@@ -89,16 +102,8 @@ def _unfit(config: DecoderConfig, drafter: Drafter, verifier: Verifier) -> list[
     # What a real target lacks, and what the drafter itself asks of it, is known only with its weights; until
     # then declarations are held against a target that has everything.
     any_target = SimpleNamespace(caps=Caps(), features=tuple, shared=lambda name: name)
-    declared = SimpleNamespace(
-        name=drafter.name,
-        emits=drafter.emits,
-        branching=drafter.branching,
-        drafts=drafter.drafts,
-        needs=drafter.needs,
-        problems=lambda target: [],
-    )
     allowed = Exactness.EXACT_GREEDY if config.allow is None else Exactness.parse(config.allow)
-    found = problems(cast("Target", any_target), cast("Drafter", declared), verifier, allowed)
+    found = problems(cast("Target", any_target), cast("Drafter", _Declared(drafter)), verifier, allowed)
     return [f"drafter and verifier: {problem}" for problem in found]
 
 
