@@ -109,7 +109,7 @@ def load_model(
     elif is_file:
         model, tokenizer = _from_gguf(source, torch_dtype or torch.float32)
     else:
-        if source.is_dir():
+        if name and source.is_dir():
             _check_folder(source)
             name = str(source)
         else:
