@@ -34,6 +34,7 @@ FITS = [
     (Token, "mixed", (3,)),
     (Block, "iid", (1,)),
     (Block, "iid", (1, 1)),
+    (Block, "point", (1, 1)),
     (Walk, "point", (1, 1, 1)),
     (Walk, "point", (2, 2)),
 ]

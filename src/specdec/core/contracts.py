@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -67,7 +67,7 @@ class Caps:
     why: str = ""
 
 
-def problems(target: Target, drafter: Drafter, verifier: Verifier, required: Exactness) -> list[str]:
+def problems(target: Target, drafter: Drafter, verifier: Verifier, required: Exactness, tokenizer: Any = None) -> list[str]:
     """Every reason why these parts do not fit together, in the words of the parts; empty if they do."""
     found: list[str] = []
     d, v = f"drafter '{drafter.name}'", f"verifier '{verifier.name}'"
@@ -90,7 +90,7 @@ def problems(target: Target, drafter: Drafter, verifier: Verifier, required: Exa
             f"{v} is {verifier.exactness.label}{note}; this call asks for {required.label}. "
             f'Pass allow="{verifier.exactness.label}" to accept that'
         )
-    found.extend(drafter.problems(target))
+    found.extend(drafter.problems(target, tokenizer))
     return found
 
 

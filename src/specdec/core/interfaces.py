@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,8 +53,11 @@ class Drafter(Part):
     def begin(self, context: Context) -> DraftSession:
         """Start one generation, after the pass over the prompts."""
 
-    def problems(self, target: Target) -> list[str]:
-        """Reasons of its own why this drafter cannot serve `target`; checked when a decoder is composed."""
+    def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
+        """Reasons of its own why this drafter cannot serve `target`, whose tokenizer is given where it is known.
+
+        Checked when a decoder is composed, and again when a call brings a tokenizer.
+        """
         return []
 
 

@@ -23,13 +23,20 @@ class Sampling:
     processors: applied in order to float32 scores.
     elementwise: no processor looks at the prefix, so many nodes may be processed in one call.
     greedy: the law is one-hot at the largest processed score.
-    warpers: the processors that a draft model may apply to its own logits to come closer to the target.
+    mirrored: those processors that a draft model may apply to its own logits, to come closer to the target; they
+        may be called with prefixes that the target never sees.
     """
 
     processors: tuple[Processor, ...] = ()
     elementwise: bool = True
     greedy: bool = True
-    warpers: tuple[Processor, ...] = ()
+    mirrored: tuple[Processor, ...] = ()
+    mirrored_elementwise: bool = True
+
+    @property
+    def mirror(self) -> Sampling:
+        """The sampling of a draft model that follows this one."""
+        return Sampling(self.mirrored, self.mirrored_elementwise, self.greedy)
 
     def apply(self, prefix: Tensor, scores: Tensor) -> Tensor:
         """`[n, length]` prefixes and `[n, vocab]` float scores to processed scores."""

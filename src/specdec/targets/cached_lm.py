@@ -72,7 +72,8 @@ class CachedSession:
         logits: list[Tensor | None] = [None] * len(prompts)
         pieces: dict[str, list[Tensor]] = {}
         step = chunk or longest
-        for start in range(0, longest, step):
+        held = self.length(0)  # tokens of an earlier turn that are in the cache already
+        for start in range(held, longest, step):
             end = min(start + step, longest)
             ending = [(i, len(p) - 1 - start) for i, p in enumerate(prompts) if start < len(p) <= end]
             wanted = sorted({at for _, at in ending})
@@ -264,7 +265,8 @@ class CachedSession:
         if triples:
             table = torch.tensor(triples, device=device)
             self._positions[table[:, 1], table[:, 2]] = table[:, 3]
-            committed = torch.tensor([t[:3:2] for t in triples if t[0] >= 0], device=device).view(-1, 2)
+            pairs = [(row, slot) for row, _, slot, _ in triples if row >= 0]
+            committed = torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2)
             self._visible[committed[:, 0], committed[:, 1]] = True
         return self._positions, self._visible
 

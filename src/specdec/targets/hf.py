@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from specdec.core.contracts import Caps, Needs
 from specdec.core.errors import UnsupportedModelError
@@ -16,6 +17,8 @@ from specdec.core.state import Outcome, Row, Scores
 from specdec.targets.cached_lm import CachedLM, CachedSession
 from specdec.targets.probe import Probe, probe
 from specdec.targets.taps import Taps, available
+
+Past = Sequence[tuple[Tensor, Tensor]]
 
 _PROBES: weakref.WeakKeyDictionary[nn.Module, Probe] = weakref.WeakKeyDictionary()
 
@@ -33,6 +36,8 @@ class HFTarget(Target):
         self.model = model
         self.lm = CachedLM(model)
         self.vocab_size = self.lm.spec.vocab_size
+        self._past: Past | None = None
+        self._prefill_chunk: int | None = None
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -56,28 +61,39 @@ class HFTarget(Target):
             return self.model.get_output_embeddings()
         return self.model.get_input_embeddings() if name == "embed_tokens" else None
 
-    def begin(self, rows: Sequence[Row], needs: Needs, prefill_chunk: int | None = None) -> HFSession:
+    def for_call(self, past: Past | None, prefill_chunk: int | None) -> HFTarget:
+        """This target for one call: `past` holds an earlier turn's keys and values, one row's, a layer."""
+        if past is None and prefill_chunk is None:
+            return self
+        own = copy.copy(self)
+        own._past, own._prefill_chunk = past, prefill_chunk
+        return own
+
+    def begin(self, rows: Sequence[Row], needs: Needs) -> HFSession:
         if not self.caps.batches and len(rows) > 1:
             raise UnsupportedModelError(
                 f"{self.lm.spec.name} cannot score several rows in one pass: {self.caps.why}. Decode one at a time"
             )
-        return HFSession(self.lm, rows, Taps(needs.features))
+        return HFSession(self.lm, rows, Taps(needs.features), self._past, self._prefill_chunk)
 
 
 class HFSession(TargetSession):
     """One generation: rows are scored together, each keeping as many nodes as its own verdict allows."""
 
-    def __init__(self, lm: CachedLM, rows: Sequence[Row], taps: Taps) -> None:
-        self._taps = taps
+    def __init__(
+        self, lm: CachedLM, rows: Sequence[Row], taps: Taps, past: Past | None = None, chunk: int | None = None
+    ) -> None:
+        self._taps, self._chunk = taps, chunk
         self._row = {row.index: number for number, row in enumerate(rows)}
         self._only = len(rows) == 1
         self.lm: CachedSession = lm.open(
             [row.tokens for row in rows], [row.group for row in rows], max(row.max_length for row in rows)
         )
-        self.prefill_chunk: int | None = None
+        if past is not None:
+            self.lm.adopt(0, past, range(past[0][0].shape[2]))
 
     def prefill(self) -> Scores:
-        logits, features = self.lm.prefill(self._taps, self.prefill_chunk)
+        logits, features = self.lm.prefill(self._taps, self._chunk)
         return Scores(logits[:, None], dict(features))
 
     def score(self, forest: Forest) -> Scores:

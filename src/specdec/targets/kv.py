@@ -204,13 +204,12 @@ class SlotMap:
         self.pools = {group: Pool() for group in dict.fromkeys(groups)}
 
     def fill(self, row: int, count: int) -> None:
-        """Note that slots 0 to count - 1 of a fresh group hold the prompt; the group's rows share them."""
+        """Note that slots 0 to count - 1 of the row's group hold its first tokens; the group's rows share them."""
         slots, pool = self.rows[row], self.pools[self.rows[row].group]
+        held = len(slots.slots)
+        pool.share(range(held, pool.fresh), 1)
+        pool.take(count - pool.fresh)
         slots.slots = list(range(count))
-        if pool.fresh:
-            pool.share(slots.slots, 1)
-        else:
-            pool.take(count)
 
     def add(self, row: int, parents: Sequence[int]) -> list[int]:
         """Slots for new pending nodes; `parents` name pending nodes of the row, or -1."""

@@ -264,7 +264,7 @@ def _smollm_tokenizer(path: Path) -> Any | None:
     if "tokenizer.ggml.pre" not in fields or texts("ggml.pre") != ["smollm"]:
         return None
     tokens = texts("ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in texts("ggml.merges")]
+    merges = [(left, right) for left, right in (merge.split(" ", 1) for merge in texts("ggml.merges"))]
     backend = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec.core import host
 from specdec.core.draft import Kind
-from specdec.core.forest import Forest
+from specdec.core.forest import POINT, Forest
 from specdec.core.interfaces import Verifier
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws
@@ -25,10 +25,11 @@ class Block(Verifier):
     With w(0) = 1 and w(i) = min(1, w(i-1) p(x_i) / q(x_i)), the longest prefix is kept that a coin of probability
     h allows: h = w at the end of the chain, 1 at its start, and R / (R + 1 - w) between, R being the sum of the
     positive part of w p - q. After a prefix that ends early the next token has that positive part as its law.
+    A POINT candidate is the case where q is one-hot; for chains of those alone `walk` accepts as much.
     """
 
     name = "block"
-    judges = frozenset({Kind.IID, Kind.NO_REPLACE})
+    judges = frozenset(Kind)
 
     @property
     def config(self) -> BlockConfig:
@@ -75,6 +76,13 @@ class Block(Verifier):
         first = torch.where(ends.any(-1), ends.long().argmax(-1), forest.width)
         return torch.minimum(lengths, first)
 
+    def _law(self, forest: Forest, node: Tensor, laws: Laws) -> Tensor:
+        """q `[rows, vocab]` of the only child of `node` `[rows]`; one-hot where it is a POINT candidate."""
+        child, kind = (table[laws.rows, node, 0] for table in (forest.candidates.node, forest.candidates.kind))
+        q = forest.q(node, laws.vocab_size)
+        one_hot = torch.zeros_like(q).scatter_(1, forest.tokens.gather(1, child[:, None]), 1.0)
+        return torch.where((kind == POINT)[:, None], one_hot, q)
+
     def _weigh(
         self, forest: Forest, laws: Laws, last: Tensor
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -86,7 +94,7 @@ class Block(Verifier):
             here = torch.full_like(rows, node).minimum(last)
             inside = last > node
             p = laws.p(here, node, last >= node)  # [rows, vocab]
-            q = forest.q(here, laws.vocab_size)
+            q = self._law(forest, here, laws)
             target.append(p)
             after.append(torch.where(inside[:, None], (w[:, None] * p - q).clamp(min=0.0), p))
             if node + 1 == forest.width:

@@ -1,0 +1,270 @@
+"""The front door: parts are composed here, and used as `generate` is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec.core.config import DecoderConfig, TargetConfig, load_config
+from specdec.core.contracts import Exactness, problems
+from specdec.core.draft import Kind
+from specdec.core.engine import Generation, Parts
+from specdec.core.errors import IncompatibleError, UnsupportedOptionError
+from specdec.core.guarantee import Guarantee
+from specdec.core.interfaces import Drafter, Scheduler, Target, Verifier
+from specdec.core.recorder import Recorder
+from specdec.core.rng import TorchRng
+from specdec.plugins.manager import discover
+from specdec.result import DecoderOutput, Stream
+from specdec.schedulers.adaptive import Adaptive
+from specdec.schedulers.fixed import Fixed
+from specdec.targets import request as requests
+from specdec.targets.hf import HFTarget
+from specdec.targets.request import Request
+from specdec.verifiers.block import Block
+from specdec.verifiers.greedy import Greedy
+from specdec.verifiers.token import Token
+from specdec.verifiers.walk import Walk
+
+_DRAFT, _VERIFY = 1, 2
+
+
+class Decoder:
+    """Generates the text that `target` would, faster. Composed once, used from any thread.
+
+    target: a causal LM of transformers. drafter: what guesses. verifier: what checks; by default the best exact
+    rule for the drafter's candidates. scheduler: how much is drafted; by default `adaptive`, and `fixed` for
+    sampled drafts with a seed, whose text measured time would otherwise decide.
+    allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
+
+    Raises IncompatibleError, with all problems at once, where the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        target: nn.Module | Target,
+        drafter: Drafter,
+        verifier: Verifier | None = None,
+        scheduler: Scheduler | None = None,
+        exactness: str = "algorithmic",
+        allow: str | None = None,
+        compile: bool = False,
+    ) -> None:
+        self.target = target if isinstance(target, Target) else HFTarget(target)
+        self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
+        self.exactness, self.allow, self.compile = exactness, allow, compile
+        self._usual = verifier if verifier is not None else _verifier_for(drafter)
+        self._adaptive, self._fixed, self._greedy = Adaptive(), Fixed(), Greedy()
+        self._tokenizer: Any = None
+        self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
+        if exactness != "algorithmic" or compile:
+            raise UnsupportedOptionError(
+                f"exactness={exactness!r}, compile={compile}: this version decodes with exactness='algorithmic' and "
+                "compile=False only"
+            )
+
+    @classmethod
+    def from_config(
+        cls, config: str | PathLike[str] | Mapping[str, Any] | DecoderConfig, target: nn.Module | None = None
+    ) -> Decoder:
+        """Build a decoder from a YAML or JSON file, a dict or a config; `target` spares loading the model.
+
+        Raises ConfigError, which names the path of each wrong option.
+        """
+        whole = load_config(config)
+        manager, tokenizer = discover(), None
+        if target is None:
+            if whole.target is None:
+                raise IncompatibleError(["the config names no target; add `target: {model: ...}` or pass target="])
+            target, tokenizer = _load_target(whole.target)
+        parts = {
+            role: manager.create(role, part)  # type: ignore[arg-type]
+            for role in ("drafter", "verifier", "scheduler")
+            if (part := getattr(whole, role)) is not None
+        }
+        decoder = cls(
+            target, **parts, exactness=whole.exactness, allow=whole.allow, compile=whole.compile
+        )
+        decoder._tokenizer = tokenizer
+        if tokenizer is not None:
+            decoder._check_tokenizer(tokenizer)
+        return decoder
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The config that rebuilds this decoder; raises IncompatibleError where a part has none."""
+        parts = {"drafter": self.drafter, "verifier": self.verifier, "scheduler": self.scheduler}
+        made = {role: part.config for role, part in parts.items() if part is not None}
+        if missing := [f"{role} '{parts[role].name}' has no config" for role, made_of in made.items() if made_of is None]:  # type: ignore[union-attr]
+            raise IncompatibleError([f"{text}; register it as a strategy to write it to a file" for text in missing])
+        model = getattr(self.target, "model", None)
+        name = getattr(getattr(model, "config", None), "_name_or_path", None)
+        return discover().stamp(
+            DecoderConfig(
+                target=TargetConfig(model=name) if name else None,
+                exactness=self.exactness,  # type: ignore[arg-type]
+                allow=self.allow,  # type: ignore[arg-type]
+                compile=self.compile,
+                **made,  # type: ignore[arg-type]
+            )
+        )
+
+    def generate(
+        self,
+        *args: Any,
+        seed: int | None = None,
+        streamer: Any = None,
+        tokenizer: Any = None,
+        **kwargs: Any,
+    ) -> DecoderOutput | Tensor:
+        """Generate as `target.generate` would: same arguments, same return types.
+
+        seed: of the sampling; None draws one from torch's global generator, so `torch.manual_seed` governs it.
+        streamer: gets the prompt, then every token on its own, for one row. tokenizer: for `stop_strings`.
+
+        Raises UnsupportedOptionError, before anything runs, for options that would be silently wrong; whatever a
+        part raises keeps its type and names the part and the round. The decoder can be used again afterwards.
+        """
+        stream = self.stream(*args, seed=seed, tokenizer=tokenizer, **kwargs)
+        return _drain(stream, streamer)
+
+    def stream(self, *args: Any, seed: int | None = None, tokenizer: Any = None, **kwargs: Any) -> Stream:
+        """Like `generate`, one event a round: what each row drafted, kept and emitted. See `Stream`."""
+        model = self._model()
+        requests.refuse_arguments(kwargs)
+        extra = []
+        if tokenizer is not None:
+            self._check_tokenizer(tokenizer)
+        config = kwargs.get("generation_config") or model.generation_config
+        stop_strings = kwargs.pop("stop_strings", None) or config.stop_strings
+        if stop_strings is not None:
+            # `generate` would look for the tokenizer that a custom decoding method is never given.
+            extra.append(requests.stop_string_criterion(tokenizer or self._tokenizer, stop_strings))
+            if config.stop_strings is not None:
+                config = type(config).from_dict(config.to_dict())
+                config.stop_strings = None
+                kwargs["generation_config"] = config
+        caught = requests.catch(model, args, kwargs)
+        request = requests.build(caught, extra)
+        return self._start(request, seed)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        logits_processor: Any = (),
+        stopping_criteria: Any = (),
+        generation_config: Any = None,
+        seed: int | None = None,
+        **model_kwargs: Any,
+    ) -> DecoderOutput | Tensor:
+        """Decode for `target.generate(..., custom_generate=decoder)`.
+
+        `generate` does not hand streamers, stop strings and assistants to a custom decoding method, so they
+        cannot work from that side: call `decoder.generate` for them.
+        """
+        ours = self._model()
+        if model is not ours and model is not getattr(ours, "base_model", None) and model is not _unwrapped(ours):
+            raise IncompatibleError(
+                [f"this decoder was composed for a {type(ours).__name__}, and generate was called on another model"]
+            )
+        caught = requests.Caught(
+            model, input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, model_kwargs
+        )
+        return _drain(self._start(requests.build(caught), seed), None)
+
+    def _start(self, request: Request, seed: int | None) -> Stream:
+        required = Exactness.EXACT_GREEDY if request.greedy else Exactness.EXACT_SAMPLING
+        allowed = min(required, Exactness.parse(self.allow)) if self.allow else required
+        verifier = self._usual
+        if request.greedy and verifier.exactness >= Exactness.EXACT_GREEDY:
+            verifier = self._greedy  # proven equal to every exact rule at temperature 0, and cheaper
+        self._check(allowed, verifier)
+        scheduler = self._scheduler(request.greedy, seed)
+        target = self.target
+        if isinstance(target, HFTarget):
+            target = target.for_call(request.past, request.prefill_chunk)
+        rng = TorchRng(_fresh_seed() if seed is None else seed)
+        recorder = Recorder(
+            scores=request.wants_scores,
+            logits=request.wants_logits,
+            margins=request.greedy and request.returns_dict,
+        )
+        parts = Parts(target, self.drafter, verifier, scheduler)
+        generation = Generation(parts, request.rows, rng.fold(_DRAFT), rng.fold(_VERIFY), recorder)
+        return Stream(request, generation, self._guarantee(request, verifier, scheduler, seed))
+
+    def _scheduler(self, greedy: bool, seed: int | None) -> Scheduler:
+        if self.scheduler is not None:
+            return self.scheduler
+        sampled = not greedy and self.drafter.emits != frozenset({Kind.POINT})
+        return self._fixed if sampled and seed is not None else self._adaptive
+
+    def _guarantee(self, request: Request, verifier: Verifier, scheduler: Scheduler, seed: int | None) -> Guarantee:
+        notes = []
+        if verifier.bias_note:
+            notes.append(verifier.bias_note)
+        if request.greedy:
+            return Guarantee(min(verifier.exactness, Exactness.EXACT_GREEDY), self.exactness, tuple(notes))
+        sampled = self.drafter.emits != frozenset({Kind.POINT})
+        if seed is not None and sampled and scheduler.measures_time:
+            notes.append("the text of a seed may vary: measured time decides how much is drafted")
+        return Guarantee(verifier.exactness, self.exactness, tuple(notes))
+
+    def _check(self, required: Exactness, verifier: Verifier | None = None) -> None:
+        found = problems(self.target, self.drafter, verifier or self._usual, required, self._tokenizer)
+        if found:
+            raise IncompatibleError(found)
+
+    def _check_tokenizer(self, tokenizer: Any) -> None:
+        if found := self.drafter.problems(self.target, tokenizer):
+            from specdec.core.errors import TokenizerMismatchError
+
+            raise TokenizerMismatchError(found)
+
+    def _model(self) -> Any:
+        model = getattr(self.target, "model", None)
+        if model is None:
+            raise UnsupportedOptionError(
+                f"target '{self.target.name}' is no transformers model, so there is no `generate` to prepare a call"
+            )
+        return model
+
+
+def _drain(stream: Stream, streamer: Any) -> DecoderOutput | Tensor:
+    if streamer is not None:
+        stream.put_prompt(streamer)
+    for event in stream:
+        if streamer is not None:
+            for token in event.rows[0].tokens:
+                streamer.put(torch.tensor([token]))
+    if streamer is not None:
+        streamer.end()
+    return stream.result()
+
+
+def _verifier_for(drafter: Drafter) -> Verifier:
+    """The best exact rule for a drafter's candidates."""
+    if drafter.emits <= {Kind.POINT}:
+        return Walk()
+    return Token() if drafter.branching else Block()
+
+
+def _load_target(config: Any) -> tuple[nn.Module, Any]:
+    from specdec.targets.load import load_model
+
+    return load_model(
+        config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+
+
+def _fresh_seed() -> int:
+    return int(torch.randint(0, 2**62, ()))
+
+
+def _unwrapped(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else None

@@ -1,0 +1,128 @@
+"""Adaptive: draft what measured costs and measured acceptance say will pay, under a time ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specdec.core.interfaces import Scheduler, ScheduleSession
+from specdec.core.state import Budget, Context, Round, Row
+from specdec.schedulers.adaptive_config import AdaptiveConfig
+from specdec.schedulers.cost import CostCurve
+
+_FORGET = 0.9  # weight of the past at each new observation of a depth
+_PRIOR = 2.0  # observations that the first guess of acceptance is worth
+_PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
+_CREDIT = 1.0  # plain rounds that drafting may cost in advance
+
+
+class Adaptive(Scheduler):
+    """Chooses each round's depth to maximise expected tokens over measured time; depth 0 is a plain round.
+
+    A ledger bounds what that may cost: drafting is allowed only while the time spent is at most `1 + margin` times
+    what plain rounds would have taken for the tokens emitted, plus one round's credit. So generation is never
+    slower than plain decoding by more than the margin, the credit and one round, whatever the drafter does.
+
+    What rounds cost is remembered from call to call. Budgets depend on measured time, so with sampled drafts the
+    text of a seed may differ from run to run; POINT drafts are not affected.
+    """
+
+    name = "adaptive"
+    measures_time = True
+
+    def __init__(self, max_depth: int = 16, max_nodes: int = 64, margin: float = 0.02) -> None:
+        self._config = AdaptiveConfig(max_depth=max_depth, max_nodes=max_nodes, margin=margin)
+        # Only ever replaced whole, so that two threads may share a decoder; the newer session wins.
+        self._learnt: dict[int, CostCurve] = {}
+
+    @property
+    def config(self) -> AdaptiveConfig:
+        return self._config
+
+    @classmethod
+    def from_config(cls, config: AdaptiveConfig) -> Adaptive:
+        return cls(config.max_depth, config.max_nodes, config.margin)
+
+    def begin(self, context: Context, drafts: bool) -> ScheduleSession:
+        return AdaptiveSession(self._config, self._learnt, len(context.rows), drafts)
+
+
+class AdaptiveSession(ScheduleSession):
+    """One generation's estimates. `learnt` maps a number of live rows to the costs known for it."""
+
+    def __init__(self, config: AdaptiveConfig, learnt: dict[int, CostCurve], rows: int, drafts: bool) -> None:
+        self._config, self._learnt, self._drafts = config, learnt, drafts
+        self._live = rows
+        self._tried = [_PRIOR] * config.max_depth  # weighted judgements at each depth
+        self._kept = [_PRIOR * 0.6] * config.max_depth
+        self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
+        self._idle, self._probe_every = 0, _PROBE_FIRST
+        self._rounds = 0
+
+    @property
+    def costs(self) -> CostCurve:
+        return self._learnt.get(self._live, CostCurve())
+
+    def plan(self, rows: Sequence[Row]) -> Budget:
+        self._live = len(rows)
+        costs = self.costs
+        if not self._drafts:
+            return Budget(0, 0)
+        if costs.plain is None and self._rounds < 1:
+            return Budget(0, 0)  # one plain round first: every later decision is measured against it
+        if costs.plain is None:
+            return self._budget(self._config.max_depth, None)
+        depth = self._best_depth(costs)
+        if self._elapsed > (1.0 + self._config.margin) * self._earned + _CREDIT * costs.plain:
+            depth = 0
+        elif depth == 0 and self._idle >= self._probe_every:
+            self._idle, self._probe_every = 0, min(2 * self._probe_every, _PROBE_LAST)
+            depth = min(1, self._config.max_depth)
+        return self._budget(depth, costs)
+
+    def observe(self, event: Round) -> None:
+        if event.number == 0:
+            return  # the pass over the prompts says nothing about a round
+        self._rounds += 1
+        nodes = max(len(outcome.draft) for outcome in event.rows)
+        live = len(event.rows)
+        costs = self._learnt.get(live, CostCurve()).observe(nodes, event.times.total)
+        self._learnt[live] = costs
+        plain = costs.plain if costs.plain is not None else event.times.total
+        self._elapsed += event.times.total
+        self._earned += plain * sum(len(outcome.tokens) for outcome in event.rows) / live
+        self._idle = 0 if nodes else self._idle + 1
+        for outcome in event.rows:
+            if outcome.done or not outcome.judged:
+                continue  # what a stop cut away was not rejected
+            depth = min(outcome.draft.topology.depth, self._config.max_depth)
+            for level in range(min(outcome.accepted + 1, depth)):
+                kept = level < outcome.accepted
+                self._tried[level] = _FORGET * self._tried[level] + 1.0
+                self._kept[level] = _FORGET * self._kept[level] + kept
+            if outcome.accepted:
+                self._probe_every = _PROBE_FIRST
+
+    def acceptance(self, depth: int) -> float:
+        """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are."""
+        return self._kept[depth - 1] / self._tried[depth - 1]
+
+    def _best_depth(self, costs: CostCurve) -> int:
+        best, rate = 0, 1.0 / costs(0)
+        reach, expected = 1.0, 1.0
+        for depth in range(1, self._config.max_depth + 1):
+            reach *= self.acceptance(depth)
+            expected += reach
+            if expected / costs(depth) > rate:
+                best, rate = depth, expected / costs(depth)
+        return best
+
+    def _budget(self, depth: int, costs: CostCurve | None) -> Budget:
+        if depth == 0:
+            return Budget(0, 0, costs, None)
+        rate = self._earned / (costs.plain * self._elapsed) if costs and costs.plain and self._elapsed else None
+        return Budget(depth, max(depth, self._config.max_nodes), costs, rate)
+
+
+def example(vocab_size: int) -> Adaptive:
+    """A scheduler for checks."""
+    return Adaptive(max_depth=3)

@@ -1,0 +1,311 @@
+"""A call of `generate`, prepared by transformers itself and caught before it decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation import EosTokenCriteria, GenerationMode, MaxLengthCriteria, StopStringCriteria
+
+from specdec.core.errors import InvalidPromptError, UnsupportedOptionError
+from specdec.core.sampling import Sampling
+from specdec.core.state import Criterion, Row
+from specdec.targets import compat
+from specdec.targets.processors import sampling_of
+
+# What `generate` hands to a decoding method besides inputs that a decoder-only LM does not have.
+_KNOWN = {
+    "attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position", "output_attentions",
+    "output_hidden_states", "return_dict", "synced_gpus", "tokenizer", "streamer",
+}  # fmt: skip
+_CACHES = ("quantized", "offloaded", "offloaded_static", "offloaded_hybrid", "paged")
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Everything that a generation needs, as plain `generate` would have understood the call.
+
+    input_ids: `[rows, length]`, expanded for several samples a prompt. past: keys and values `[1, heads, length,
+    size]` a layer of an earlier turn.
+    """
+
+    model: Any
+    input_ids: Tensor
+    rows: tuple[Row, ...]
+    config: GenerationConfig
+    greedy: bool
+    pad: int
+    past: list[tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def prefill_chunk(self) -> int | None:
+        return getattr(self.config, "prefill_chunk_size", None)
+
+    @property
+    def returns_dict(self) -> bool:
+        return bool(self.config.return_dict_in_generate)
+
+    @property
+    def wants_scores(self) -> bool:
+        return self.returns_dict and bool(self.config.output_scores)
+
+    @property
+    def wants_logits(self) -> bool:
+        return self.returns_dict and bool(self.config.output_logits)
+
+
+@dataclass(frozen=True, eq=False)
+class Caught:
+    """What `generate` had prepared when it reached the decoding method."""
+
+    model: Any
+    input_ids: Tensor
+    processors: Sequence[Any]
+    criteria: Sequence[Any]
+    config: GenerationConfig
+    model_kwargs: dict[str, Any]
+
+
+def catch(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Caught:
+    """Let `model.generate` prepare a call, and stop it where decoding would begin."""
+
+    def stop(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = (),
+        stopping_criteria: Any = (),
+        generation_config: Any = None,
+        **model_kwargs: Any,
+    ) -> Caught:
+        return Caught(
+            model, input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, model_kwargs
+        )
+
+    found: Caught = model.generate(*args, **kwargs, custom_generate=stop)
+    return found
+
+
+def _alone(caught: Caught, row: int) -> Caught:
+    """Prepare one row of a call alone, keeping its left padding."""
+    ids, mask = caught.input_ids[row : row + 1], caught.model_kwargs.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask[row : row + 1]
+    config = type(caught.config).from_dict(caught.config.to_dict())
+    config.num_return_sequences, config.max_new_tokens, config.cache_implementation = 1, None, None
+    return catch(caught.model, (ids,), {"attention_mask": mask, "generation_config": config})
+
+
+def refuse_arguments(kwargs: Mapping[str, Any]) -> None:
+    """Refuse, all at once, arguments of the call that would be silently wrong; raises UnsupportedOptionError."""
+    found = []
+    for name in ("assistant_model", "assistant_tokenizer"):
+        if kwargs.get(name) is not None:
+            found.append(f"{name}: the decoder has a drafter of its own; compose it with drafter=DraftModel(model)")
+    if kwargs.get("inputs_embeds") is not None:
+        found.append("inputs_embeds: drafters need token ids; pass input_ids")
+    if kwargs.get("synced_gpus"):
+        found.append("synced_gpus: rows that finish at different rounds cannot be kept in step over processes")
+    if kwargs.get("custom_generate") is not None:
+        found.append("custom_generate: this call is one already")
+    if kwargs.get("negative_prompt_ids") is not None:
+        found.append("negative_prompt_ids: unbatched guidance runs the model itself and keeps a state of its own")
+    if kwargs.get("token_type_ids") is not None:
+        found.append("token_type_ids: they have no meaning for drafted tokens; leave them out")
+    config = kwargs.get("generation_config")
+    for name, accepted in (("num_beams", (None, 1)), ("use_cache", (None, True))):
+        value = kwargs.get(name, getattr(config, name, None))
+        if value not in accepted:
+            found.append(_OPTIONS[name].format(value))
+    refuse(found)
+
+
+def refuse(found: Sequence[str]) -> None:
+    """Raise UnsupportedOptionError with every problem found; nothing if there is none."""
+    if found:
+        raise UnsupportedOptionError("this call asks for what specdec does not do:\n" + "\n".join(f"  - {f}" for f in found))
+
+
+_OPTIONS = {
+    "num_beams": "num_beams={}: beams share no single path to verify; use num_return_sequences for several samples",
+    "use_cache": "use_cache={}: verifying several tokens in one pass needs the key-value cache",
+    "output_attentions": "output_attentions: attentions of drafted tokens would be mixed in; run the model on the result",
+    "output_hidden_states": "output_hidden_states: those of rejected tokens would be mixed in; run the model on the result",
+}
+
+
+def build(caught: Caught, extra: Sequence[Criterion] = ()) -> Request:
+    """Turn what `generate` prepared into rows of the engine; raises for every option that would be wrong.
+
+    extra: further criteria, called for every row.
+    """
+    config, kwargs, ids = caught.config, dict(caught.model_kwargs), caught.input_ids
+    cache = compat.cache_of(kwargs)
+    _refuse_config(config, kwargs, ids)
+    mask = kwargs.get("attention_mask")
+    prompts, paddings = _prompts(ids, mask)
+    _check_ids(prompts, caught.model)
+    _check_positions(kwargs.get("position_ids"), ids, mask)
+    past = _past(cache, ids)
+    samplings = _samplings(caught, lambda row: _alone(caught, row), len(prompts))
+    group_size = max(1, config.num_return_sequences or 1)
+    rows, seen = [], []
+    for index, (prompt, padding) in enumerate(zip(prompts, paddings, strict=True)):
+        criteria, eos, longest = _criteria(caught.criteria, config)
+        if longest - len(padding) <= len(prompt):
+            raise InvalidPromptError(
+                f"the prompt has {ids.shape[1]} tokens and max_length is {longest}: there is no room to generate. "
+                "Raise max_new_tokens or max_length"
+            )
+        rows.append(
+            Row(
+                index=index,
+                tokens=list(prompt),
+                sampling=samplings[index],
+                max_length=longest - len(padding),
+                copy=seen.count(prompt),
+                group=index // group_size,
+                padding=padding,
+                criteria=(*criteria, *extra),
+                eos=eos,
+            )
+        )
+        seen.append(prompt)
+    return Request(caught.model, ids, tuple(rows), config, not config.do_sample, _pad_id(config, rows), past)
+
+
+def stop_string_criterion(tokenizer: Any, stop_strings: Any) -> Criterion:
+    """The criterion that `generate` builds from stop strings; raises UnsupportedOptionError without a tokenizer."""
+    if tokenizer is None:
+        raise UnsupportedOptionError("stop_strings need the tokenizer of the model: pass tokenizer=...")
+    return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)  # type: ignore[no-any-return]
+
+
+def _refuse_config(config: GenerationConfig, kwargs: Mapping[str, Any], ids: Tensor) -> None:
+    found = []
+    if (config.num_beams or 1) > 1:
+        found.append(_OPTIONS["num_beams"].format(config.num_beams))
+    if config.use_cache is False or kwargs.get("use_cache") is False:
+        found.append(_OPTIONS["use_cache"].format(False))
+    for name in ("output_attentions", "output_hidden_states"):
+        if config.return_dict_in_generate and getattr(config, name, False):
+            found.append(_OPTIONS[name])
+    if config.cache_implementation in _CACHES:
+        found.append(f"cache_implementation={config.cache_implementation!r}: specdec keeps its own cache of slots")
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) and (config.num_beams or 1) == 1:
+        found.append(f"{mode.value}: only greedy search and sampling are decoded; the drafter is chosen in Decoder(...)")
+    if ids.ndim != 2 or ids.shape[1] == 0:
+        raise InvalidPromptError(f"expected input_ids [rows, length] with at least one token, found {list(ids.shape)}")
+    found.extend(
+        f"{name}: only token ids go into a draft, so inputs of other kinds cannot be decoded"
+        for name, value in kwargs.items()
+        if name not in _KNOWN and value is not None and value is not False
+    )
+    refuse(found)
+
+
+def _prompts(ids: Tensor, mask: Tensor | None) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Real tokens of each row, and the pad tokens on its left."""
+    shown = [[1] * ids.shape[1]] * len(ids) if mask is None else mask.long().tolist()
+    prompts, paddings = [], []
+    for index, (row, seen) in enumerate(zip(ids.tolist(), shown, strict=True)):
+        real = sum(1 for flag in seen if flag)
+        if real == 0:
+            raise InvalidPromptError(f"row {index} is empty: its attention mask hides every token")
+        if not all(seen[len(seen) - real :]):
+            raise InvalidPromptError(
+                f"row {index} is padded on the right or has holes in its attention mask; decoder-only models are "
+                "padded on the left: set tokenizer.padding_side = 'left'"
+            )
+        prompts.append(tuple(row[len(row) - real :]))
+        paddings.append(tuple(row[: len(row) - real]))
+    return prompts, paddings
+
+
+def _check_ids(prompts: Sequence[Sequence[int]], model: Any) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    for index, prompt in enumerate(prompts):
+        if bad := [token for token in prompt if not 0 <= token < rows]:
+            raise InvalidPromptError(
+                f"row {index} holds token id {bad[0]}; the model knows ids 0 to {rows - 1}. "
+                "Was the text encoded with another model's tokenizer?"
+            )
+
+
+def _check_positions(positions: Tensor | None, ids: Tensor, mask: Tensor | None) -> None:
+    if positions is None or positions.shape[-1] != ids.shape[1] or positions.ndim != 2:
+        return
+    mask = torch.ones_like(ids) if mask is None else mask.long()
+    usual = (mask.cumsum(-1) - 1) * mask
+    if not torch.equal((positions * mask).expand_as(usual), usual):
+        refuse(["position_ids: only the positions that follow from the attention mask are supported; leave them out"])
+
+
+def _past(cache: Any, ids: Tensor) -> list[tuple[Tensor, Tensor]] | None:
+    if cache is None or cache.get_seq_length() == 0:
+        return None
+    length = int(cache.get_seq_length())
+    layers = compat.cached_layers(cache)
+    if layers is None:
+        refuse([
+            f"the cache given ({type(cache).__name__}) has dropped or transformed keys of earlier tokens, which "
+            "drafted tokens need; pass the token ids without a cache"
+        ])  # fmt: skip
+    if len(ids) != 1 and not torch.equal(ids, ids[:1].expand_as(ids)):
+        refuse(["a cache of an earlier turn for several prompts: decode them one at a time, or without the cache"])
+    if length >= ids.shape[1]:
+        refuse([
+            f"the cache given holds {length} tokens and the prompt has {ids.shape[1]}: the prompt must contain the "
+            "cached tokens and at least one more"
+        ])  # fmt: skip
+    return [(keys[:1], values[:1]) for keys, values in layers or []]
+
+
+def _samplings(caught: Caught, reprepare: Callable[[int], Caught], rows: int) -> list[Sampling]:
+    do_sample = caught.config.do_sample
+    if rows == 1 or all(isinstance(p, compat.WARPERS) for p in caught.processors):
+        return [sampling_of(caught.processors, 0, do_sample)] * rows
+    # Some processors of transformers are built for the whole batch, others for each row's length: every row gets
+    # its own, in the place of the batch's.
+    return [
+        sampling_of(_in_place_of(caught.processors, reprepare(row).processors), row, do_sample)
+        for row in range(rows)
+    ]
+
+
+def _in_place_of(batch: Sequence[Any], alone: Sequence[Any]) -> list[Any]:
+    """The processors of a batch with those that `generate` made replaced by the ones it made for a row alone."""
+    spare = list(alone)
+    made = []
+    for processor in batch:
+        same = next((p for p in spare if type(p) is type(processor)), None)
+        if same is not None and isinstance(processor, compat.PURE):
+            spare.remove(same)
+            made.append(same)
+        else:
+            made.append(processor)  # the caller's own
+    return made
+
+
+def _criteria(criteria: Sequence[Any], config: GenerationConfig) -> tuple[tuple[Any, ...], frozenset[int], int]:
+    """Criteria that must be called, eos ids, and the padded length limit."""
+    called: list[Any] = []
+    eos: set[int] = set()
+    longest = int(config.max_length)
+    for criterion in criteria:
+        if type(criterion) is MaxLengthCriteria:
+            longest = min(longest, int(criterion.max_length))
+        elif type(criterion) is EosTokenCriteria:
+            eos.update(int(token) for token in criterion.eos_token_id.flatten().tolist())
+        else:
+            called.append(criterion)
+    return tuple(called), frozenset(eos), longest
+
+
+def _pad_id(config: GenerationConfig, rows: Sequence[Row]) -> int:
+    if isinstance(config.pad_token_id, int):
+        return config.pad_token_id
+    return min(rows[0].eos, default=0)
