@@ -112,6 +112,28 @@ class Forest:
         return torch.stack(laws)
 
 
+    def q_along_chains(self, vocab: int) -> Tensor:
+        """`[rows, width - 1, vocab]` float64, for chains: the law that node j + 1 was drawn from, at j.
+
+        One-hot for POINT candidates, zero for padding.
+        """
+        laws = []
+        for index, draft in enumerate(self.drafts):
+            count = len(draft)
+            if draft.q is not None and not any(kind is Kind.POINT for kind in draft.kinds):
+                law = draft.q[:count].double()
+            else:
+                law = torch.zeros(count, vocab, dtype=torch.float64, device=self.device)
+                law.scatter_(1, self.tokens[index, 1 : 1 + count, None], 1.0)
+                for node, kind in enumerate(draft.kinds):
+                    if kind.sampled and draft.q is not None:
+                        law[node] = draft.q[node].double()
+            if count < self.width - 1:
+                law = torch.cat([law, law.new_zeros(self.width - 1 - count, vocab)])
+            laws.append(law)
+        return torch.stack(laws)
+
+
 @lru_cache(maxsize=256)
 def _candidates(shapes: tuple[Topology, ...], width: int, device: torch.device) -> Candidates:
     most = max(1, max(shape.fanout for shape in shapes))

@@ -101,15 +101,33 @@ class Laws:
 
     def p(self, node: Tensor, depth: int, active: Tensor | None = None) -> Tensor:
         """Probabilities `[rows, vocab]` float64 at `node` `[rows]`; see `processed`."""
-        scores = self.processed(node, depth, active)
+        return self._probabilities(self.processed(node, depth, active))
+
+    def p_along_chains(self, last: Tensor) -> Tensor:
+        """p `[rows, width, vocab]` float64 at every node of chains, of no meaning after node `last` `[rows]`."""
+        rows, width, vocab = self.logits.shape
+        shared = self._shared
+        if self.plain or (shared is not None and shared.elementwise):
+            raw = self.logits.reshape(rows * width, vocab)
+            raw = raw if raw.dtype == torch.float64 else raw.float()
+            if not self.plain and shared is not None:
+                raw = shared.apply(self.forest.tokens.reshape(-1, 1), raw.clone())
+            return self._probabilities(raw.view(rows, width, vocab))
+        return torch.stack(
+            [self.p(torch.full_like(last, n).minimum(last), n, last >= n) for n in range(width)], 1
+        )
+
+    def _probabilities(self, scores: Tensor) -> Tensor:
+        """`[rows, ..., vocab]` processed scores to float64 probabilities; one-hot in rows that decode greedily."""
         greedy = [row.sampling.greedy for row in self.forest.rows]
         if not any(greedy):
             return scores.double().softmax(-1)
         one_hot = torch.zeros_like(scores, dtype=torch.float64)
-        one_hot.scatter_(1, best(scores)[:, None], 1.0)
+        one_hot.scatter_(-1, best(scores)[..., None], 1.0)
         if all(greedy):
             return one_hot
-        return torch.where(torch.tensor(greedy, device=scores.device)[:, None], one_hot, scores.double().softmax(-1))
+        where = torch.tensor(greedy, device=scores.device).view(-1, *[1] * (scores.ndim - 1))
+        return torch.where(where, one_hot, scores.double().softmax(-1))
 
 
 def best(scores: Tensor) -> Tensor:

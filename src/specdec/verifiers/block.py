@@ -7,14 +7,13 @@ from torch import Tensor
 
 from specdec.core import host
 from specdec.core.draft import Kind
-from specdec.core.forest import POINT, Forest
+from specdec.core.forest import Forest
 from specdec.core.interfaces import Verifier
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws
 from specdec.core.verdict import Verdict
 from specdec.verifiers.block_config import BlockConfig
 from specdec.verifiers.token import normalised
-from specdec.verifiers.walk import only
 
 _ACCEPT, _DRAW = 4, 5
 
@@ -41,30 +40,28 @@ class Block(Verifier):
 
     def verify(self, forest: Forest, laws: Laws, rng: Rng) -> Verdict:
         accept, draw = rng.fold(_ACCEPT), rng.fold(_DRAW)
-        device, rows = forest.device, laws.rows
-        last = self._last_nodes(forest)  # [rows], end of the chain, an eos cuts it short
-        weights, laws_after, target = self._weigh(forest, laws, last)
-        leaf = torch.zeros_like(rows)
-        token = torch.zeros_like(rows)
-        open_rows = torch.ones_like(rows, dtype=torch.bool)
-        for node in reversed(range(len(weights))):
-            w, law = weights[node], laws_after[node]  # [rows], [rows, vocab]
-            mass = law.sum(-1)
-            denominator = mass + (1.0 - w)  # 1 - w first: the sum would round mass away where it is small
-            between = torch.where(denominator > 0, mass / denominator, torch.ones_like(w))
-            h = torch.where(last == node, w, between)
-            h = torch.ones_like(w) if node == 0 else torch.where(open_rows & (node <= last), h, 0.0)
+        last = self._last_nodes(forest)  # [rows], end of the chain; a token that ends the row cuts it short
+        p = laws.p_along_chains(last)  # [rows, width, vocab]
+        w, after = self._weigh(forest, p, last)
+        mass = after.sum(-1)  # [rows, width]
+        denominator = mass + (1.0 - w)  # 1 - w first: the sum would round mass away where it is small
+        between = torch.where(denominator > 0, mass / denominator, torch.ones_like(w))
+        nodes = torch.arange(forest.width, device=forest.device)
+        h = torch.where(nodes == last[:, None], w, between)
+        h = torch.where(nodes > last[:, None], 0.0, h)
+        h[:, 0] = 1.0
+        leaf = torch.zeros_like(last)
+        undecided = torch.ones_like(last, dtype=torch.bool)
+        for node in reversed(range(1, forest.width)):
             keys = [(row.copy, row.rounds, node) for row in forest.rows]
-            stops = open_rows & accept.bernoulli(h, at=keys)
-            if not host.known_true(lambda: ~stops, device):  # noqa: B023 - asked at once
-                # Where rounding leaves nothing of w p - q, p equals q and is itself the law to draw from.
-                drawn = draw.categorical(only(normalised(law, target[node]), stops), at=keys)
-                leaf = torch.where(stops, node, leaf)
-                token = torch.where(stops, drawn, token)
-            open_rows = open_rows & ~stops
-            if host.known_true(lambda: ~open_rows, device):  # noqa: B023 - asked at once
+            stops = accept.bernoulli(torch.where(undecided, h[:, node], 0.0), at=keys)
+            leaf = torch.where(stops, node, leaf)
+            undecided = undecided & ~stops
+            if host.known_true(lambda: ~undecided, forest.device):  # noqa: B023 - asked at once
                 break
-        return Verdict(leaf, token)
+        # Where rounding leaves nothing of w p - q, p equals q and is itself the law to draw from.
+        law = normalised(after[laws.rows, leaf], p[laws.rows, leaf])
+        return Verdict(leaf, draw.categorical(law, at=[(row.copy, row.rounds) for row in forest.rows]))
 
     def _last_nodes(self, forest: Forest) -> Tensor:
         lengths = torch.tensor([len(draft) for draft in forest.drafts], device=forest.device)
@@ -76,35 +73,20 @@ class Block(Verifier):
         first = torch.where(ends.any(-1), ends.long().argmax(-1), forest.width)
         return torch.minimum(lengths, first)
 
-    def _law(self, forest: Forest, node: Tensor, laws: Laws) -> Tensor:
-        """q `[rows, vocab]` of the only child of `node` `[rows]`; one-hot where it is a POINT candidate."""
-        child, kind = (table[laws.rows, node, 0] for table in (forest.candidates.node, forest.candidates.kind))
-        q = forest.q(node, laws.vocab_size)
-        one_hot = torch.zeros_like(q).scatter_(1, forest.tokens.gather(1, child[:, None]), 1.0)
-        return torch.where((kind == POINT)[:, None], one_hot, q)
-
-    def _weigh(
-        self, forest: Forest, laws: Laws, last: Tensor
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """At every node: w `[rows]`, the unnormalised law of the token after it and p, both `[rows, vocab]`."""
-        rows = laws.rows
-        w = torch.ones_like(rows, dtype=torch.float64)
-        weights, after, target = [w], [], []
-        for node in range(forest.width):
-            here = torch.full_like(rows, node).minimum(last)
-            inside = last > node
-            p = laws.p(here, node, last >= node)  # [rows, vocab]
-            q = self._law(forest, here, laws)
-            target.append(p)
-            after.append(torch.where(inside[:, None], (w[:, None] * p - q).clamp(min=0.0), p))
-            if node + 1 == forest.width:
-                break
-            x = forest.tokens[:, node + 1 : node + 2]
-            px, qx = p.gather(1, x)[:, 0], q.gather(1, x)[:, 0]
-            ratio = torch.where(px > 0, w * px / qx, torch.zeros_like(w)).clamp(max=1.0)
-            w = torch.where(inside, ratio, w)
-            weights.append(w)
-        return weights, after, target
+    def _weigh(self, forest: Forest, p: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """w `[rows, width]`, and the unnormalised law of the token after each node `[rows, width, vocab]`."""
+        if forest.width == 1:
+            return torch.ones_like(p[:, :, 0]), p
+        q, x = forest.q_along_chains(p.shape[-1]), forest.tokens[:, 1:, None]  # q: [rows, width - 1, vocab]
+        px, qx = p[:, :-1].gather(2, x)[..., 0], q.gather(2, x)[..., 0]  # [rows, width - 1]
+        ratio = torch.where(px > 0, px / qx, torch.zeros_like(px))
+        weights = [torch.ones_like(px[:, 0])]
+        for node in range(forest.width - 1):
+            weights.append((weights[-1] * ratio[:, node]).clamp(max=1.0))
+        w = torch.stack(weights, 1)
+        inside = torch.arange(forest.width - 1, device=forest.device) < last[:, None]  # before the chain's end
+        early = (w[:, :-1, None] * p[:, :-1] - q).clamp_(min=0.0)
+        return w, torch.cat([torch.where(inside[..., None], early, p[:, :-1]), p[:, -1:]], 1)
 
 
 def example(vocab_size: int) -> Block:
