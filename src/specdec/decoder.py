@@ -129,27 +129,23 @@ class Decoder:
         Raises UnsupportedOptionError, before anything runs, for options that would be silently wrong; whatever a
         part raises keeps its type and names the part and the round. The decoder can be used again afterwards.
         """
-        stream = self.stream(*args, seed=seed, tokenizer=tokenizer, **kwargs)
-        return _drain(stream, streamer)
+        kwargs = requests.by_name(args, kwargs)
+        positional = kwargs.pop("streamer", None)
+        stream = self.stream(seed=seed, tokenizer=tokenizer, **kwargs)
+        return _drain(stream, positional if streamer is None else streamer)
 
     def stream(self, *args: Any, seed: int | None = None, tokenizer: Any = None, **kwargs: Any) -> Stream:
         """Like `generate`, one event a round: what each row drafted, kept and emitted. See `Stream`."""
-        model = self._model()
+        model, kwargs = self._model(), requests.by_name(args, kwargs)
         requests.refuse_arguments(kwargs)
-        extra = []
         if tokenizer is not None:
             self._check_tokenizer(tokenizer)
-        config = kwargs.get("generation_config") or model.generation_config
-        stop_strings = kwargs.pop("stop_strings", None) or config.stop_strings
+        model, kwargs, stop_strings = requests.take_stop_strings(model, kwargs)
+        extra = []
         if stop_strings is not None:
-            # `generate` would look for the tokenizer that a custom decoding method is never given.
-            extra.append(requests.stop_string_criterion(tokenizer or self._tokenizer, stop_strings))
-            if config.stop_strings is not None:
-                config = type(config).from_dict(config.to_dict())
-                config.stop_strings = None
-                kwargs["generation_config"] = config
-        caught = requests.catch(model, args, kwargs)
-        request = requests.build(caught, extra)
+            tokenizer = self._tokenizer if tokenizer is None else tokenizer
+            extra.append(requests.stop_string_criterion(tokenizer, stop_strings))
+        request = requests.build(requests.catch(model, kwargs), extra)
         return self._start(request, seed)
 
     def __call__(

@@ -90,10 +90,12 @@ class Stream:
 
     def _steps(self, kept: dict[int, list[Tensor]]) -> tuple[Tensor, ...]:
         rows: Sequence[list[Tensor]] = [kept.get(row.index, []) for row in self._generation.rows]
+        steps = max(map(len, rows))
+        if steps == 0:  # closed before the first round
+            return ()
         blank = torch.zeros_like(next(tensor for row in rows for tensor in row))
         return tuple(
-            torch.stack([row[step] if step < len(row) else blank for row in rows])
-            for step in range(max(map(len, rows)))
+            torch.cat([row[step] if step < len(row) else blank for row in rows]) for step in range(steps)
         )
 
 

@@ -40,9 +40,9 @@ def peek(tensor: Tensor) -> list[int] | None:
     return tensor.tolist() if tensor.device.type == "cpu" else None
 
 
-def known_rows(mask: Tensor) -> list[bool] | None:
-    """The mask as host data where reading is free, else None."""
-    return mask.tolist() if mask.device.type == "cpu" else None
+def known_rows(mask: Tensor, always: bool = False) -> list[bool] | None:
+    """The mask as host data where reading is free, else None; `always` reads it at any price."""
+    return mask.tolist() if always or mask.device.type == "cpu" else None
 
 
 def is_true(flag: Tensor | bool) -> bool:

@@ -14,7 +14,8 @@ from specdec.core.stats import Stats, Tally
 class Recorder:
     """Keeps, for each row, what was asked for; tensors stay on the device.
 
-    scores: processed scores of every emitted token. logits: raw float32 logits of every emitted token.
+    scores, logits: processed scores and raw float32 logits of every emitted token, `[1, vocab]` each, as stopping
+    criteria expect them.
     margins: top-2 margins, for greedy decoding.
     """
 
@@ -31,7 +32,8 @@ class Recorder:
         if not self.keep_scores:
             return None
         kept = self.scores.setdefault(row.index, [])
-        kept.extend(laws.processed_at(index, node).float() for node in nodes)
+        # Copies: a view would keep the logits of all nodes of its pass, also of the rejected ones.
+        kept.extend(laws.processed_at(index, node).float().clone()[None] for node in nodes)
         return kept
 
     def emitted(self, row: Row, index: int, nodes: Sequence[int], laws: Laws) -> None:
@@ -39,7 +41,9 @@ class Recorder:
         if self.keep_scores:
             del self.scores[row.index][len(row.new_tokens) :]  # what a stop cut away
         if self.keep_logits:
-            self.logits.setdefault(row.index, []).extend(laws.logits[index, node].float().clone() for node in nodes)
+            self.logits.setdefault(row.index, []).extend(
+                laws.logits[index, node].float().clone()[None] for node in nodes
+            )
         if self.keep_margins:
             self._tally.add_margins(laws.processed_at(index, node) for node in nodes)
 

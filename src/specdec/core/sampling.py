@@ -23,6 +23,7 @@ class Sampling:
     processors: applied in order to float32 scores.
     elementwise: no processor looks at the prefix, so many nodes may be processed in one call.
     greedy: the law is one-hot at the largest processed score.
+    strict: some processor, such as a grammar, must only see prefixes that the text may really reach.
     mirrored: those processors that a draft model may apply to its own logits, to come closer to the target; they
         may be called with prefixes that the target never sees.
     """
@@ -30,6 +31,7 @@ class Sampling:
     processors: tuple[Processor, ...] = ()
     elementwise: bool = True
     greedy: bool = True
+    strict: bool = False
     mirrored: tuple[Processor, ...] = ()
     mirrored_elementwise: bool = True
 
@@ -71,7 +73,8 @@ class Laws:
     def processed(self, node: Tensor, depth: int, active: Tensor | None = None) -> Tensor:
         """Processed scores `[rows, vocab]` at `node` `[rows]`, whose active rows stand at `depth`.
 
-        Rows that are not `active` `[rows]` get scores of no meaning. float32, or float64 for float64 logits.
+        Rows that are not `active` `[rows]`, and nodes whose token ends their row, get scores of no meaning.
+        float32, or float64 for float64 logits.
         """
         raw = self.logits[self._rows, node]
         raw = raw if raw.dtype == torch.float64 else raw.float()  # a copy: processors may write in place
@@ -79,7 +82,7 @@ class Laws:
             return raw
         if self._shared is not None and self._shared.elementwise:
             return self._shared.apply(self.forest.tokens[:, :1], raw)
-        wanted = host.known_rows(active) if active is not None else None
+        wanted = self._wanted(node, active)
         out = raw.clone()
         for index, row in enumerate(self.forest.rows):
             if wanted is None or wanted[index]:
@@ -89,6 +92,14 @@ class Laws:
                     prefix = torch.cat([prefix, below[None]], dim=1)
                 out[index] = row.sampling.apply(prefix, raw[index : index + 1])[0]
         return out
+
+    def _wanted(self, node: Tensor, active: Tensor | None) -> list[bool] | None:
+        """Rows whose processors must be called at `node`, or None: all of them may be."""
+        if (ends := self.forest.ends()) is not None:
+            open_ = ~ends[self._rows, node] | (node == 0)  # no token follows the one that ends a row
+            active = open_ if active is None else active & open_
+        strict = any(row.sampling.strict for row in self.forest.rows)
+        return None if active is None else host.known_rows(active, always=strict)
 
     def processed_at(self, index: int, node: int) -> Tensor:
         """Processed scores `[vocab]` of row `index` at `node`."""

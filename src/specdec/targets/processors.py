@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from specdec.core.sampling import Processor, Sampling
 from specdec.targets import compat
 
 
-def sampling_of(processors: Sequence[Any], row: int, do_sample: bool | None) -> Sampling:
-    """The sampling of row `row` of a batch; raises UnsupportedOptionError for processors that keep a state.
+def samplings_of(processors: Sequence[Any], rows: int, do_sample: bool | None) -> list[Sampling]:
+    """The sampling of each row of a batch; raises UnsupportedOptionError for processors that keep a state.
 
+    Rows share one object unless a processor is bound to its row, for equal objects are applied in one call.
     Processors that transformers does not ship are called twice on their first position, to see whether they do.
     """
     if stateful := [type(p).__name__ for p in processors if isinstance(p, compat.STATEFUL)]:
@@ -24,39 +26,79 @@ def sampling_of(processors: Sequence[Any], row: int, do_sample: bool | None) -> 
             f"{', '.join(stateful)} keeps a state from call to call or runs the model itself; a verification pass "
             "looks at several tokens at once, some of which are rejected, so its state would be wrong"
         )
+    if rows == 1 or not any(compat.prefix_function(p) is not None or _per_prompt(p) for p in processors):
+        return [_sampling(processors, 0, do_sample)] * rows
+    return [
+        _sampling([_of_row(p, row, rows) for p in processors], row, do_sample) for row in range(rows)
+    ]
+
+
+def _sampling(processors: Sequence[Any], row: int, do_sample: bool | None) -> Sampling:
     made: list[Processor] = []
+    mirrored: list[Processor] = []
+    strict = False
     for processor in processors:
         if (allowed := compat.prefix_function(processor)) is not None:
-            made.append(_OwnRow(allowed, row))
-        elif isinstance(processor, compat.PURE):
+            # Copies of one prompt have one batch id, as `generate` counts.
+            made.append(_OwnRow(allowed, row // max(1, getattr(processor, "_num_beams", 1))))
+            strict = True
+        elif type(processor) in compat.PURE:  # a subclass may do anything
             made.append(processor)
+            mirrored.append(processor)
         else:
             made.append(_Watched(processor))
-    mirrored = tuple(
-        p for p in processors if isinstance(p, compat.PURE) and compat.prefix_function(p) is None
-    )
+            strict = True
     return Sampling(
         processors=tuple(made),
-        elementwise=all(isinstance(p, compat.WARPERS) for p in processors),
+        elementwise=all(type(p) in compat.WARPERS for p in processors),
         greedy=not do_sample,
-        mirrored=mirrored,
-        mirrored_elementwise=all(isinstance(p, compat.WARPERS) for p in mirrored),
+        strict=strict,
+        mirrored=tuple(mirrored),
+        mirrored_elementwise=all(type(p) in compat.WARPERS for p in mirrored),
     )
+
+
+def _of_row(processor: Any, row: int, rows: int) -> Any:
+    """A processor that remembers every prompt of the batch, cut to the prompt of one row; others as they are.
+
+    Preparing each row by a call of `generate` of its own would give the same and cost milliseconds a row; it would
+    also lose processors of the caller that were built for the batch.
+    """
+    if not (remembered := _per_prompt(processor)):
+        return processor
+    own = copy.copy(processor)
+    for name, prompts in remembered.items():
+        at = row * len(prompts) // rows  # prompts need not be repeated for several samples
+        setattr(own, name, prompts[at : at + 1])
+    if hasattr(own, "batch_size"):
+        own.batch_size = 1
+    return own
+
+
+def _per_prompt(processor: Any) -> dict[str, Any]:
+    """What a processor of transformers remembers of each prompt of a batch, by attribute name."""
+    if type(processor) not in compat.PURE:
+        return {}
+    found = {name: getattr(processor, name, None) for name in _REMEMBERED}
+    return {name: value for name, value in found.items() if isinstance(value, (list, Tensor))}
+
+
+_REMEMBERED = ("encoder_input_ids", "generated_ngrams", "prompt_ignore_length")
 
 
 class _OwnRow:
-    """`prefix_allowed_tokens_fn` for one row, called with that row's number in the batch."""
+    """`prefix_allowed_tokens_fn` for one row, called with the batch id that `generate` would give it."""
 
-    def __init__(self, allowed: Any, row: int) -> None:
-        self._allowed, self._row = allowed, row
+    def __init__(self, allowed: Any, batch_id: int) -> None:
+        self._allowed, self._batch_id = allowed, batch_id
 
     def __call__(self, prefix: Tensor, scores: Tensor) -> Tensor:
         out = torch.full_like(scores, -torch.inf)
         for index, sentence in enumerate(prefix):
-            tokens = self._allowed(self._row, sentence)
+            tokens = self._allowed(self._batch_id, sentence)
             if len(tokens) == 0:
                 raise ValueError(
-                    f"prefix_allowed_tokens_fn returned an empty list for batch id {self._row}: the constraint "
+                    f"prefix_allowed_tokens_fn returned an empty list for batch id {self._batch_id}: the constraint "
                     "cannot be met. Return the eos token where generation should end"
                 )
             keep = torch.as_tensor(tokens, dtype=torch.int64, device=scores.device)

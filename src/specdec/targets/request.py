@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.generation import EosTokenCriteria, GenerationMode, MaxLengthCriteria, StopStringCriteria
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationMixin,
+    GenerationMode,
+    MaxLengthCriteria,
+    StopStringCriteria,
+)
 
 from specdec.core.errors import InvalidPromptError, UnsupportedOptionError
-from specdec.core.sampling import Sampling
 from specdec.core.state import Criterion, Row
 from specdec.targets import compat
-from specdec.targets.processors import sampling_of
+from specdec.targets.processors import samplings_of
 
 # What `generate` hands to a decoding method besides inputs that a decoder-only LM does not have.
 _KNOWN = {
@@ -70,7 +77,47 @@ class Caught:
     model_kwargs: dict[str, Any]
 
 
-def catch(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Caught:
+def by_name(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call of `generate` by name; raises TypeError where one is given twice."""
+    names = [name for name in inspect.signature(GenerationMixin.generate).parameters if name != "self"]
+    if len(args) > len(names) - 2:  # custom_generate and **kwargs
+        raise TypeError(f"generate takes at most {len(names) - 2} positional arguments, found {len(args)}")
+    named = dict(zip(names, args, strict=False))
+    if twice := sorted(named.keys() & kwargs.keys()):
+        raise TypeError(f"generate got {', '.join(twice)} by position and by name")
+    return {**named, **kwargs}
+
+
+def take_stop_strings(model: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any], Any]:
+    """Split stop strings off a call: the model and arguments to prepare it with, and the strings or None.
+
+    `generate` would look for the tokenizer, which it does not hand on to a custom decoding method. Where the strings
+    stand in the model's own generation config, a shallow copy of the model, weights shared, prepares the call.
+    """
+    kwargs = dict(kwargs)
+    given, own = kwargs.get("generation_config"), getattr(model, "generation_config", None)
+    in_call, in_config, in_model = kwargs.pop("stop_strings", None), _stops(given), _stops(own)
+    if in_config is not None:
+        kwargs["generation_config"] = _unstopped(given)
+    if in_model is not None:
+        if hasattr(model, "get_base_model"):  # PEFT writes the wrapper's config into the model below it
+            refuse(["stop_strings in the generation config of a PEFT model: remove them there, pass stop_strings=..."])
+        model = copy.copy(model)
+        model.generation_config = _unstopped(own)
+    return model, kwargs, next((found for found in (in_call, in_config, in_model) if found is not None), None)
+
+
+def _stops(config: GenerationConfig | None) -> Any:
+    return getattr(config, "stop_strings", None)
+
+
+def _unstopped(config: Any) -> GenerationConfig:
+    without = copy.copy(config)
+    without.stop_strings = None
+    return without  # type: ignore[no-any-return]
+
+
+def catch(model: Any, kwargs: Mapping[str, Any]) -> Caught:
     """Let `model.generate` prepare a call, and stop it where decoding would begin."""
 
     def stop(
@@ -85,17 +132,8 @@ def catch(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Caught:
             model, input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, model_kwargs
         )
 
-    found: Caught = model.generate(*args, **kwargs, custom_generate=stop)
+    found: Caught = model.generate(**kwargs, custom_generate=stop)
     return found
-
-
-def _alone(caught: Caught, row: int) -> Caught:
-    """Prepare one row of a call alone, keeping its left padding."""
-    ids, mask = caught.input_ids[row : row + 1], caught.model_kwargs.get("attention_mask")
-    mask = torch.ones_like(ids) if mask is None else mask[row : row + 1]
-    config = type(caught.config).from_dict(caught.config.to_dict())
-    config.num_return_sequences, config.max_new_tokens, config.cache_implementation = 1, None, None
-    return catch(caught.model, (ids,), {"attention_mask": mask, "generation_config": config})
 
 
 def refuse_arguments(kwargs: Mapping[str, Any]) -> None:
@@ -149,7 +187,7 @@ def build(caught: Caught, extra: Sequence[Criterion] = ()) -> Request:
     _check_ids(prompts, caught.model)
     _check_positions(kwargs.get("position_ids"), ids, mask)
     past = _past(cache, ids)
-    samplings = _samplings(caught, lambda row: _alone(caught, row), len(prompts))
+    samplings = samplings_of(caught.processors, len(prompts), config.do_sample)
     group_size = max(1, config.num_return_sequences or 1)
     rows, seen = [], []
     for index, (prompt, padding) in enumerate(zip(prompts, paddings, strict=True)):
@@ -218,7 +256,8 @@ def _prompts(ids: Tensor, mask: Tensor | None) -> tuple[list[tuple[int, ...]], l
         if not all(seen[len(seen) - real :]):
             raise InvalidPromptError(
                 f"row {index} is padded on the right or has holes in its attention mask; decoder-only models are "
-                "padded on the left: set tokenizer.padding_side = 'left'"
+                "padded on the left: set tokenizer.padding_side = 'left'. Where no mask is passed, `generate` takes "
+                "every pad token for padding: pass attention_mask=torch.ones_like(input_ids) if they are text"
             )
         prompts.append(tuple(row[len(row) - real :]))
         paddings.append(tuple(row[: len(row) - real]))
@@ -264,45 +303,19 @@ def _past(cache: Any, ids: Tensor) -> list[tuple[Tensor, Tensor]] | None:
     return [(keys[:1], values[:1]) for keys, values in layers or []]
 
 
-def _samplings(caught: Caught, reprepare: Callable[[int], Caught], rows: int) -> list[Sampling]:
-    do_sample = caught.config.do_sample
-    if rows == 1 or all(isinstance(p, compat.WARPERS) for p in caught.processors):
-        return [sampling_of(caught.processors, 0, do_sample)] * rows
-    # Some processors of transformers are built for the whole batch, others for each row's length: every row gets
-    # its own, in the place of the batch's.
-    return [
-        sampling_of(_in_place_of(caught.processors, reprepare(row).processors), row, do_sample)
-        for row in range(rows)
-    ]
-
-
-def _in_place_of(batch: Sequence[Any], alone: Sequence[Any]) -> list[Any]:
-    """The processors of a batch with those that `generate` made replaced by the ones it made for a row alone."""
-    spare = list(alone)
-    made = []
-    for processor in batch:
-        same = next((p for p in spare if type(p) is type(processor)), None)
-        if same is not None and isinstance(processor, compat.PURE):
-            spare.remove(same)
-            made.append(same)
-        else:
-            made.append(processor)  # the caller's own
-    return made
-
-
 def _criteria(criteria: Sequence[Any], config: GenerationConfig) -> tuple[tuple[Any, ...], frozenset[int], int]:
     """Criteria that must be called, eos ids, and the padded length limit."""
     called: list[Any] = []
     eos: set[int] = set()
-    longest = int(config.max_length)
+    limits: list[int] = []
     for criterion in criteria:
         if type(criterion) is MaxLengthCriteria:
-            longest = min(longest, int(criterion.max_length))
+            limits.append(int(criterion.max_length))  # the caller's own takes the place of generate's
         elif type(criterion) is EosTokenCriteria:
             eos.update(int(token) for token in criterion.eos_token_id.flatten().tolist())
         else:
             called.append(criterion)
-    return tuple(called), frozenset(eos), longest
+    return tuple(called), frozenset(eos), min(limits, default=int(config.max_length))
 
 
 def _pad_id(config: GenerationConfig, rows: Sequence[Row]) -> int:
