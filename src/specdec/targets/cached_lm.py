@@ -68,7 +68,9 @@ class CachedSession:
         groups = [rows.group for rows in self.map.rows]
         prompts = [self._prompts[groups.index(group)] for group in self._batch]
         longest = max(map(len, prompts))
-        ids = torch.tensor([p + [0] * (longest - len(p)) for p in prompts], dtype=torch.int64, device=self._lm.device)
+        # Not the pad token: GPT-2 would warn that a mask is missing, which causal attention does not need here.
+        padded = [p + p[-1:] * (longest - len(p)) for p in prompts]
+        ids = torch.tensor(padded, dtype=torch.int64, device=self._lm.device)
         logits: list[Tensor | None] = [None] * len(prompts)
         pieces: dict[str, list[Tensor]] = {}
         step = chunk or longest
@@ -77,7 +79,7 @@ class CachedSession:
             end = min(start + step, longest)
             ending = [(i, len(p) - 1 - start) for i, p in enumerate(prompts) if start < len(p) <= end]
             wanted = sorted({at for _, at in ending})
-            out, got = self._run_dense(ids[:, start:end], start, taps, wanted)
+            out, got = self._run_dense(ids[:, start:end], start, taps, wanted or [0])
             for name, values in got.items():
                 pieces.setdefault(name, []).append(values)
             for index, at in ending:
@@ -187,14 +189,15 @@ class CachedSession:
         query = torch.arange(start, start + width, device=device)[None]
         windows, longest = self._lm.spec.windows, start + width - 1
         mask: Any = None
-        if any(size is not None and longest >= size for size in windows.values()):
+        if start == 0 or not self._lm.spec.takes_mask:
+            pass  # the model makes the mask that plain decoding uses, or its kernel needs none: same bits
+        elif any(size is not None and longest >= size for size in windows.values()):
             key = torch.arange(start + width, device=device)[None]
             visible = key[:, None, :] <= query[:, :, None]
             mask = build(visible, query, key, windows, self._lm.dtype, longest)
-        elif width > 1 and start > 0 and self._lm.spec.takes_mask:
+        elif width > 1:
             mask = self._templates.get(width, start, self._lm.dtype, device)
             mask = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
-        # Without a mask of ours the model makes the one that plain decoding uses: same kernel, same bits.
         return self._forward(tokens, query.expand(len(tokens), -1), mask, taps, keep)
 
     def _run_slots(

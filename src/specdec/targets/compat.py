@@ -33,9 +33,10 @@ def query_length(argument: int | Tensor) -> int:
 
 def layer_kinds(config: PretrainedConfig) -> tuple[str, ...]:
     """The distinct layer types of a decoder config; layers that keep a recurrent state show up by their name."""
-    types = getattr(config, "layer_types", None)
+    # Hybrids of early 5.x have only `layers_block_type`, which calls a layer of keys and values "attention".
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if types:
-        return tuple(dict.fromkeys(types))
+        return tuple(dict.fromkeys("full_attention" if kind == "attention" else kind for kind in types))
     if getattr(config, "attention_chunk_size", None):
         return ("chunked_attention",)
     return ("sliding_attention",) if sliding_window(config) else ("full_attention",)

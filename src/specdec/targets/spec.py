@@ -45,24 +45,23 @@ class ModelSpec:
         text = config.get_text_config(decoder=True)
         names = compat.parameters(model)
         kinds = compat.layer_kinds(text)
-        if recurrent := [kind for kind in kinds if kind not in compat.KINDS]:
+        if others := [kind for kind in kinds if kind not in compat.KINDS]:
             raise UnsupportedModelError(
-                f"{name} has layers of type {', '.join(recurrent)}, which keep a recurrent state: a rejected token "
-                "cannot be taken out of it. specdec needs a model whose memory is keys and values alone"
+                f"{name} has layers of type {', '.join(others)}, whose memory is not the keys and values of single "
+                "tokens but a recurrent state or a compressed one: a rejected token cannot be taken out of it. "
+                f"specdec knows layers of type {', '.join(compat.KINDS)}"
             )
         cache_name = compat.cache_keyword(names)
         if cache_name is None:
             raise UnsupportedModelError(
-                f"{name}.forward takes no key-value cache (neither 'cache' nor 'past_key_values'): its memory is a "
-                "recurrent state, out of which a rejected token cannot be taken"
+                f"{name}.forward takes no key-value cache (neither 'cache' nor 'past_key_values'): it keeps a recurrent "
+                "state, out of which a rejected token cannot be taken, or no memory at all"
             )
         if "position_ids" not in names or getattr(text, "alibi", False):
             raise UnsupportedModelError(
-                f"{name} derives positions from the attention mask (ALiBi) instead of taking position_ids, so the "
-                "nodes of a draft cannot be given their positions"
+                f"{name} takes no position_ids but derives positions from the attention mask (ALiBi) or by counting, "
+                "so the nodes of a draft cannot be given their positions"
             )
-        if getattr(text, "use_cache", True) is False and getattr(text, "num_hidden_layers", 1) == 0:
-            raise UnsupportedModelError(f"{name} has no layers")
         return cls(
             name=name,
             cache_name=cache_name,
