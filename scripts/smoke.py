@@ -35,6 +35,7 @@ def main() -> None:
 
     from specdec import Decoder
     from specdec.drafters import PromptLookup
+    from specdec.schedulers import Fixed
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -50,8 +51,11 @@ def main() -> None:
     prompt = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7]])
     options = {"max_new_tokens": 48, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     plain = model.generate(prompt, **options)
-    ours = Decoder(model, drafter=PromptLookup()).generate(prompt, return_dict_in_generate=True, **options)
+    # Fixed, so that measured times do not decide whether anything is drafted at all.
+    decoder = Decoder(model, drafter=PromptLookup(), scheduler=Fixed(depth=4))
+    ours = decoder.generate(prompt, return_dict_in_generate=True, **options)
     assert torch.equal(plain, ours.sequences), f"expected {plain.tolist()}, found {ours.sequences.tolist()}"
+    assert ours.stats.accepted > 0, "no drafted token was accepted, so nothing was shown"
     print(f"prompt lookup gives the tokens of generate, {ours.stats.tokens_per_pass:.2f} tokens per pass")
 
 

@@ -35,7 +35,10 @@ SIBLING_IMPORTS = {
     ("drafters/draft_model.py", "specdec.targets.warpers"): "the draft model's own sampling transform",
 }
 
-HOST_READS: dict[tuple[str, str], str] = {}
+HOST_READS = {
+    ("targets/request.py", "_prompts"): "the prompts, once a call and before its first round",
+    ("targets/request.py", "_criteria"): "end tokens of the caller's criterion, once a call",
+}
 
 OWN_CHANCE = {
     ("drafters/draft_model.py", "example"): "weights of the tiny model of the conformance kit, not a draft",
