@@ -113,7 +113,9 @@ def main() -> None:
             decoder = Decoder(target, DraftModel(draft), scheduler=Fixed(depth=K))
             engines = {
                 "specdec": lambda decoder=decoder, kwargs=kwargs: decoder.generate(ids, **kwargs),
-                "transformers": lambda draft=draft, kwargs=kwargs: target.generate(ids, assistant_model=draft, **kwargs),
+                "transformers": lambda draft=draft, kwargs=kwargs: target.generate(
+                    ids, assistant_model=draft, **kwargs
+                ),
             }
             recorded = {name: widths_of(run, models) for name, run in engines.items()}
             spent: dict[str, list[float]] = {name: [] for name in engines}

@@ -43,7 +43,9 @@ def pairs(draw: st.DrawFn, vocab: int) -> tuple[RandomTable, RandomTable]:
     if relation == "disjoint":
         even = tuple(int(token % 2 == 0) for token in range(vocab))
         odd = tuple(int(token % 2 == 1) for token in range(vocab))
+
         def cut(table: RandomTable, side: tuple[int, ...]) -> RandomTable:
             return RandomTable(tuple(tuple((w or 1) * s for w, s in zip(e, side, strict=True)) for e in table.entries))
+
         return cut(p, even), cut(q, odd)
     return p, q

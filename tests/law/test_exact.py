@@ -117,22 +117,16 @@ def test_temperature_zero_is_one_law_for_every_rule(data, style):
     rules = {"point": [Greedy, Walk, Token], "iid": [Greedy, Token], "no-replace": [Greedy, Token]}.get(
         style, [Greedy, Token]
     )
-    plain = generate_tokens(
-        target, NoDraft(), Walk(), Fixed(), [PROMPT], 6, TorchRng(0), sampling=greedy
-    )
+    plain = generate_tokens(target, NoDraft(), Walk(), Fixed(), [PROMPT], 6, TorchRng(0), sampling=greedy)
     for rule in rules:
         for fanouts in [(1, 1), (2, 2), (3, 1, 1)]:
             drafter = TableDrafter(q, style, fanouts)
-            got = generate_tokens(
-                target, drafter, rule(), Fixed(3, 64), [PROMPT], 6, TorchRng(1), sampling=greedy
-            )
+            got = generate_tokens(target, drafter, rule(), Fixed(3, 64), [PROMPT], 6, TorchRng(1), sampling=greedy)
             assert got == plain
     if style == "iid":
         drafter = TableDrafter(q, style, (1, 1, 1))
         for seed in range(3):
-            got = generate_tokens(
-                target, drafter, Block(), Fixed(3), [PROMPT], 6, TorchRng(seed), sampling=greedy
-            )
+            got = generate_tokens(target, drafter, Block(), Fixed(3), [PROMPT], 6, TorchRng(seed), sampling=greedy)
             assert got == plain
 
 

@@ -123,18 +123,12 @@ def resolve(role: Role) -> BeforeValidator:
     return BeforeValidator(resolve_strategy)
 
 
-DrafterField = Annotated[
-    SerializeAsAny[StrategyConfig], resolve("drafter"), WithJsonSchema({ROLE_KEY: "drafter"})
-]
-VerifierField = Annotated[
-    SerializeAsAny[StrategyConfig], resolve("verifier"), WithJsonSchema({ROLE_KEY: "verifier"})
-]
+DrafterField = Annotated[SerializeAsAny[StrategyConfig], resolve("drafter"), WithJsonSchema({ROLE_KEY: "drafter"})]
+VerifierField = Annotated[SerializeAsAny[StrategyConfig], resolve("verifier"), WithJsonSchema({ROLE_KEY: "verifier"})]
 SchedulerField = Annotated[
     SerializeAsAny[StrategyConfig], resolve("scheduler"), WithJsonSchema({ROLE_KEY: "scheduler"})
 ]
-TargetField = Annotated[
-    SerializeAsAny[StrategyConfig], resolve("target"), WithJsonSchema({ROLE_KEY: "target"})
-]
+TargetField = Annotated[SerializeAsAny[StrategyConfig], resolve("target"), WithJsonSchema({ROLE_KEY: "target"})]
 
 
 def _check_requirement(text: str) -> str:
@@ -170,15 +164,11 @@ class DecoderConfig(_FrozenConfig):
     allow: Literal["approximate", "consistent", "exact-greedy", "exact-sampling"] | None = Field(
         default=None, description="Weakest guarantee that is accepted; null: only exact ones."
     )
-    compile: bool = Field(
-        default=False, description="Run passes at a closed set of widths, each compiled once."
-    )
+    compile: bool = Field(default=False, description="Run passes at a closed set of widths, each compiled once.")
     required_plugins: tuple[Annotated[str, AfterValidator(_check_requirement)], ...] = Field(
         default=(), description="Plugins that must be loaded, as requirements such as 'specdec-suffix>=0.2'."
     )
-    specdec_version: str | None = Field(
-        default=None, description="Version of specdec that wrote this config."
-    )
+    specdec_version: str | None = Field(default=None, description="Version of specdec that wrote this config.")
     plugin_versions: dict[str, str] = Field(
         default_factory=dict, description="Versions of the plugins whose strategies this config uses."
     )
@@ -249,8 +239,7 @@ def _resolve(role: Role, value: object) -> StrategyConfig:
     if options is None:
         if not isinstance(value, config_class):
             raise ValueError(
-                f"{type(value).__name__} says type {name!r}, but the {role} of that name takes "
-                f"{config_class.__name__}"
+                f"{type(value).__name__} says type {name!r}, but the {role} of that name takes {config_class.__name__}"
             )
         return value
     return config_class.model_validate({"type": name, **options})

@@ -67,7 +67,9 @@ class Caps:
     why: str = ""
 
 
-def problems(target: Target, drafter: Drafter, verifier: Verifier, required: Exactness, tokenizer: Any = None) -> list[str]:
+def problems(
+    target: Target, drafter: Drafter, verifier: Verifier, required: Exactness, tokenizer: Any = None
+) -> list[str]:
     """Every reason why these parts do not fit together, in the words of the parts; empty if they do."""
     found: list[str] = []
     d, v = f"drafter '{drafter.name}'", f"verifier '{verifier.name}'"

@@ -111,7 +111,6 @@ class Forest:
                 laws.append(draft.q.index_select(0, row[None])[0].double())
         return torch.stack(laws)
 
-
     def q_along_chains(self, vocab: int) -> Tensor:
         """`[rows, width - 1, vocab]` float64, for chains: the law that node j + 1 was drawn from, at j.
 

@@ -124,9 +124,7 @@ class Laws:
             if not self.plain and shared is not None:
                 raw = shared.apply(self.forest.tokens.reshape(-1, 1), raw.clone())
             return self._probabilities(raw.view(rows, width, vocab))
-        return torch.stack(
-            [self.p(torch.full_like(last, n).minimum(last), n, last >= n) for n in range(width)], 1
-        )
+        return torch.stack([self.p(torch.full_like(last, n).minimum(last), n, last >= n) for n in range(width)], 1)
 
     def _probabilities(self, scores: Tensor) -> Tensor:
         """`[rows, ..., vocab]` processed scores to float64 probabilities; one-hot in rows that decode greedily."""
