@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -21,7 +21,7 @@ CORE = ("llama", "gemma3", "gpt2", "mistral")
 FAMILIES = [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in zoo.CONFIGS]
 
 
-@lru_cache(maxsize=None)
+@cache
 def texts(name: str, attention: str | None = None) -> dict[tuple[int, ...], tuple[int, ...]]:
     """Prompt to the whole text that plain `generate` gives, each prompt alone."""
     return {prompt: prompt + zoo.greedy(zoo.shared(name, attention), prompt, NEW) for prompt in PROMPTS}

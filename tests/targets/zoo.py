@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -158,7 +158,7 @@ def randomise(model: nn.Module, seed: int) -> None:
                 weight.copy_(noise * 0.1 + (1.0 if ones else 0.0))
 
 
-@lru_cache(maxsize=None)
+@cache
 def shared(name: str, attention: str | None = None) -> nn.Module:
     """One model of the family for all tests that leave it as it is."""
     return make(name, attention=attention)

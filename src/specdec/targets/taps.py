@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,8 +13,9 @@ from torch import Tensor, nn
 class Taps:
     """Captures named features: `"embed"`, `"layer:i"` (raw output of layer i), `"final"` (input of the LM head).
 
-    The raw output of the last layer is not among a model's hidden states (the last of those is normalised), so it
-    is taken by a forward hook that is removed again whatever happens, and that listens to its own thread only.
+    By forward hooks that are removed again whatever happens, and that listen to their own thread only. Not by
+    `output_hidden_states`: that keeps every layer's states, never the raw one of the last layer, leaves hooks behind
+    and replaces methods for the time of the call in early 5.x, which two threads cannot do at once.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -22,42 +25,45 @@ class Taps:
         """Call the model's forward; returns its output and name to `[batch, width, size]`."""
         if not self.names:
             return model(**kwargs), {}
+        found: dict[str, Tensor] = {}
+        thread = threading.get_ident()
         layers = decoder_layers(model)
-        last = f"layer:{len(layers) - 1}"
-        caught: list[Tensor] = []
-        handle = None
-        if last in self.names:
-            thread = threading.get_ident()
+        with ExitStack() as handles:
+            for name in self.names:
+                handle = _attach(name, model, layers, found, thread)
+                handles.callback(handle.remove)
+            out = model(**kwargs)
+        return out, {name: found[name] for name in self.names}
 
-            def catch(_: nn.Module, __: Any, output: Any) -> None:
-                if threading.get_ident() == thread:
-                    caught.append(output[0] if isinstance(output, tuple) else output)
 
-            handle = layers[-1].register_forward_hook(catch)
-        try:
-            out = model(output_hidden_states=True, **kwargs)
-        finally:
-            if handle is not None:
-                handle.remove()
-        states = out.hidden_states
-        features = {}
-        for name in self.names:
-            if name == last:
-                features[name] = caught[-1]
-            elif name == "embed":
-                features[name] = states[0]
-            elif name == "final":
-                features[name] = states[-1]
-            else:
-                features[name] = states[int(name.removeprefix("layer:")) + 1]
-        return out, features
+def _attach(name: str, model: nn.Module, layers: nn.ModuleList, found: dict[str, Tensor], thread: int) -> Any:
+    """Register the hook that stores feature `name` in `found`; returns its handle."""
+
+    def store(take: Callable[[], Any]) -> None:
+        if threading.get_ident() == thread:
+            found[name] = take()
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        store(lambda: args[0] if args else kwargs["hidden_states"])
+
+    def after(_: nn.Module, __: Any, output: Any) -> None:
+        # Layers return a tensor or a tuple that it heads; the output of a whole model is headed by it, too.
+        store(lambda: output if isinstance(output, Tensor) else output[0])
+
+    if name == "embed":
+        return layers[0].register_forward_pre_hook(before, with_kwargs=True)
+    if name == "final":
+        # The module that runs the layers also ends with their norm; `base_model` is not it in OPT and Llama 4.
+        owner = next(module for module in model.modules() if any(child is layers for child in module.children()))
+        return owner.register_forward_hook(after)
+    return layers[int(name.removeprefix("layer:"))].register_forward_hook(after)
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The list of decoder layers: the longest ModuleList of the base model."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    lists = [module for module in base.modules() if isinstance(module, nn.ModuleList)]
+    """The list of decoder layers: the first ModuleList of the base model with one entry a layer of the config."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # below a PEFT wrapper
     count = base.config.get_text_config(decoder=True).num_hidden_layers
+    lists = (module for module in base.modules() if isinstance(module, nn.ModuleList))
     return next(found for found in lists if len(found) == count)
 
 
