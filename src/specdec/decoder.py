@@ -24,6 +24,7 @@ from specdec.schedulers.adaptive import Adaptive
 from specdec.schedulers.fixed import Fixed
 from specdec.targets import request as requests
 from specdec.targets.hf import HFTarget
+from specdec.targets.options import by_name, refuse_arguments, set_aside
 from specdec.targets.request import Request
 from specdec.verifiers.block import Block
 from specdec.verifiers.greedy import Greedy
@@ -54,6 +55,8 @@ class Decoder:
         allow: str | None = None,
         compile: bool = False,
     ) -> None:
+        for role, part, kind in (("drafter", drafter, Drafter), ("verifier", verifier, Verifier), ("scheduler", scheduler, Scheduler)):
+            _refuse_other(role, part, kind)
         self.target = target if isinstance(target, Target) else HFTarget(target)
         self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
         self.exactness, self.allow, self.compile = exactness, allow, compile
@@ -129,22 +132,24 @@ class Decoder:
         Raises UnsupportedOptionError, before anything runs, for options that would be silently wrong; whatever a
         part raises keeps its type and names the part and the round. The decoder can be used again afterwards.
         """
-        kwargs = requests.by_name(args, kwargs)
+        kwargs = by_name(args, kwargs)
         positional = kwargs.pop("streamer", None)
         stream = self.stream(seed=seed, tokenizer=tokenizer, **kwargs)
         return _drain(stream, positional if streamer is None else streamer)
 
     def stream(self, *args: Any, seed: int | None = None, tokenizer: Any = None, **kwargs: Any) -> Stream:
         """Like `generate`, one event a round: what each row drafted, kept and emitted. See `Stream`."""
-        model, kwargs = self._model(), requests.by_name(args, kwargs)
-        requests.refuse_arguments(kwargs)
+        model, kwargs = self._model(), by_name(args, kwargs)
+        refuse_arguments(model, kwargs)
         if tokenizer is not None:
             self._check_tokenizer(tokenizer)
-        model, kwargs, stop_strings = requests.take_stop_strings(model, kwargs)
+        # For stop strings `generate` would look for the tokenizer, which it does not hand on to a decoding method; for a
+        # static cache it would allocate one, which is not used, and note its size on the model.
+        model, kwargs, taken = set_aside(model, kwargs, ("stop_strings", "cache_implementation"))
         extra = []
-        if stop_strings is not None:
+        if (stops := taken["stop_strings"]) is not None:
             tokenizer = self._tokenizer if tokenizer is None else tokenizer
-            extra.append(requests.stop_string_criterion(tokenizer, stop_strings))
+            extra.append(requests.stop_string_criterion(tokenizer, stops))
         request = requests.build(requests.catch(model, kwargs), extra)
         return self._start(request, seed)
 
@@ -241,6 +246,14 @@ def _drain(stream: Stream, streamer: Any) -> DecoderOutput | Tensor:
     if streamer is not None:
         streamer.end()
     return stream.result()
+
+
+def _refuse_other(role: str, part: Any, kind: type) -> None:
+    if isinstance(part, kind) or (part is None and role != "drafter"):
+        return
+    hint = "; wrap a model in DraftModel(...) of specdec.drafters" if isinstance(part, nn.Module) else ""
+    found = f"the class {part.__name__}: call it" if isinstance(part, type) else f"{type(part).__name__}{hint}"
+    raise IncompatibleError([f"{role}: expected a {kind.__name__} of specdec, found {found}"])
 
 
 def _verifier_for(drafter: Drafter) -> Verifier:

@@ -16,7 +16,8 @@ from specdec.core.state import Round
 from specdec.core.stats import Stats
 from specdec.plugins.manager import discover
 from specdec.targets.hf import HFSession
-from specdec.targets.request import Request, refuse
+from specdec.targets.options import refuse
+from specdec.targets.request import Request
 
 
 @dataclass

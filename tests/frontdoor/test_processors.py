@@ -16,7 +16,17 @@ from transformers.generation import EncoderRepetitionPenaltyLogitsProcessor
 from specdec.core.errors import UnsupportedOptionError
 from specdec.drafters import DraftModel, PromptLookup
 from specdec.schedulers import Fixed
-from tests.frontdoor.models import DRAFTERS, PROMPT, RAGGED, RAGGED_MASK, decoder, draft, oracle, plain, target
+from tests.frontdoor.models import (
+    DRAFTERS,
+    PROMPT,
+    RAGGED,
+    RAGGED_MASK,
+    decoder,
+    draft,
+    oracle,
+    plain,
+    target,
+)
 
 BATCH = {"attention_mask": RAGGED_MASK, "pad_token_id": 0}
 

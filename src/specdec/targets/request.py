@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.generation import (
-    EosTokenCriteria,
-    GenerationMixin,
-    GenerationMode,
-    MaxLengthCriteria,
-    StopStringCriteria,
-)
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
 
 from specdec.core.errors import InvalidPromptError, UnsupportedOptionError
 from specdec.core.state import Criterion, Row
 from specdec.targets import compat
+from specdec.targets.options import problems_of, refuse, refuse_mode
 from specdec.targets.processors import samplings_of
 
 # What `generate` hands to a decoding method besides inputs that a decoder-only LM does not have.
@@ -29,7 +22,6 @@ _KNOWN = {
     "attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position", "output_attentions",
     "output_hidden_states", "return_dict", "synced_gpus", "tokenizer", "streamer",
 }  # fmt: skip
-_CACHES = ("quantized", "offloaded", "offloaded_static", "offloaded_hybrid", "paged")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,46 +69,6 @@ class Caught:
     model_kwargs: dict[str, Any]
 
 
-def by_name(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call of `generate` by name; raises TypeError where one is given twice."""
-    names = [name for name in inspect.signature(GenerationMixin.generate).parameters if name != "self"]
-    if len(args) > len(names) - 2:  # custom_generate and **kwargs
-        raise TypeError(f"generate takes at most {len(names) - 2} positional arguments, found {len(args)}")
-    named = dict(zip(names, args, strict=False))
-    if twice := sorted(named.keys() & kwargs.keys()):
-        raise TypeError(f"generate got {', '.join(twice)} by position and by name")
-    return {**named, **kwargs}
-
-
-def take_stop_strings(model: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any], Any]:
-    """Split stop strings off a call: the model and arguments to prepare it with, and the strings or None.
-
-    `generate` would look for the tokenizer, which it does not hand on to a custom decoding method. Where the strings
-    stand in the model's own generation config, a shallow copy of the model, weights shared, prepares the call.
-    """
-    kwargs = dict(kwargs)
-    given, own = kwargs.get("generation_config"), getattr(model, "generation_config", None)
-    in_call, in_config, in_model = kwargs.pop("stop_strings", None), _stops(given), _stops(own)
-    if in_config is not None:
-        kwargs["generation_config"] = _unstopped(given)
-    if in_model is not None:
-        if hasattr(model, "get_base_model"):  # PEFT writes the wrapper's config into the model below it
-            refuse(["stop_strings in the generation config of a PEFT model: remove them there, pass stop_strings=..."])
-        model = copy.copy(model)
-        model.generation_config = _unstopped(own)
-    return model, kwargs, next((found for found in (in_call, in_config, in_model) if found is not None), None)
-
-
-def _stops(config: GenerationConfig | None) -> Any:
-    return getattr(config, "stop_strings", None)
-
-
-def _unstopped(config: Any) -> GenerationConfig:
-    without = copy.copy(config)
-    without.stop_strings = None
-    return without  # type: ignore[no-any-return]
-
-
 def catch(model: Any, kwargs: Mapping[str, Any]) -> Caught:
     """Let `model.generate` prepare a call, and stop it where decoding would begin."""
 
@@ -136,44 +88,6 @@ def catch(model: Any, kwargs: Mapping[str, Any]) -> Caught:
     return found
 
 
-def refuse_arguments(kwargs: Mapping[str, Any]) -> None:
-    """Refuse, all at once, arguments of the call that would be silently wrong; raises UnsupportedOptionError."""
-    found = []
-    for name in ("assistant_model", "assistant_tokenizer"):
-        if kwargs.get(name) is not None:
-            found.append(f"{name}: the decoder has a drafter of its own; compose it with drafter=DraftModel(model)")
-    if kwargs.get("inputs_embeds") is not None:
-        found.append("inputs_embeds: drafters need token ids; pass input_ids")
-    if kwargs.get("synced_gpus"):
-        found.append("synced_gpus: rows that finish at different rounds cannot be kept in step over processes")
-    if kwargs.get("custom_generate") is not None:
-        found.append("custom_generate: this call is one already")
-    if kwargs.get("negative_prompt_ids") is not None:
-        found.append("negative_prompt_ids: unbatched guidance runs the model itself and keeps a state of its own")
-    if kwargs.get("token_type_ids") is not None:
-        found.append("token_type_ids: they have no meaning for drafted tokens; leave them out")
-    config = kwargs.get("generation_config")
-    for name, accepted in (("num_beams", (None, 1)), ("use_cache", (None, True))):
-        value = kwargs.get(name, getattr(config, name, None))
-        if value not in accepted:
-            found.append(_OPTIONS[name].format(value))
-    refuse(found)
-
-
-def refuse(found: Sequence[str]) -> None:
-    """Raise UnsupportedOptionError with every problem found; nothing if there is none."""
-    if found:
-        raise UnsupportedOptionError("this call asks for what specdec does not do:\n" + "\n".join(f"  - {f}" for f in found))
-
-
-_OPTIONS = {
-    "num_beams": "num_beams={}: beams share no single path to verify; use num_return_sequences for several samples",
-    "use_cache": "use_cache={}: verifying several tokens in one pass needs the key-value cache",
-    "output_attentions": "output_attentions: attentions of drafted tokens would be mixed in; run the model on the result",
-    "output_hidden_states": "output_hidden_states: those of rejected tokens would be mixed in; run the model on the result",
-}
-
-
 def build(caught: Caught, extra: Sequence[Criterion] = ()) -> Request:
     """Turn what `generate` prepared into rows of the engine; raises for every option that would be wrong.
 
@@ -186,7 +100,7 @@ def build(caught: Caught, extra: Sequence[Criterion] = ()) -> Request:
     prompts, paddings = _prompts(ids, mask)
     _check_ids(prompts, caught.model)
     _check_positions(kwargs.get("position_ids"), ids, mask)
-    past = _past(cache, ids)
+    past = _past(cache, ids, len(paddings[0]))
     samplings = samplings_of(caught.processors, len(prompts), config.do_sample)
     group_size = max(1, config.num_return_sequences or 1)
     rows, seen = [], []
@@ -222,20 +136,10 @@ def stop_string_criterion(tokenizer: Any, stop_strings: Any) -> Criterion:
 
 
 def _refuse_config(config: GenerationConfig, kwargs: Mapping[str, Any], ids: Tensor) -> None:
-    found = []
-    if (config.num_beams or 1) > 1:
-        found.append(_OPTIONS["num_beams"].format(config.num_beams))
-    if config.use_cache is False or kwargs.get("use_cache") is False:
-        found.append(_OPTIONS["use_cache"].format(False))
-    for name in ("output_attentions", "output_hidden_states"):
-        if config.return_dict_in_generate and getattr(config, name, False):
-            found.append(_OPTIONS[name])
-    if config.cache_implementation in _CACHES:
-        found.append(f"cache_implementation={config.cache_implementation!r}: specdec keeps its own cache of slots")
-    mode = config.get_generation_mode()
-    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) and (config.num_beams or 1) == 1:
-        found.append(f"{mode.value}: only greedy search and sampling are decoded; the drafter is chosen in Decoder(...)")
-    if ids.ndim != 2 or ids.shape[1] == 0:
+    found = problems_of(lambda name: getattr(config, name, None)) or refuse_mode(config)
+    if kwargs.get("use_cache") is False and config.use_cache is not False:
+        found += problems_of({"use_cache": False}.get)
+    if ids.ndim != 2 or 0 in ids.shape:
         raise InvalidPromptError(f"expected input_ids [rows, length] with at least one token, found {list(ids.shape)}")
     found.extend(
         f"{name}: only token ids go into a draft, so inputs of other kinds cannot be decoded"
@@ -283,7 +187,8 @@ def _check_positions(positions: Tensor | None, ids: Tensor, mask: Tensor | None)
         refuse(["position_ids: only the positions that follow from the attention mask are supported; leave them out"])
 
 
-def _past(cache: Any, ids: Tensor) -> list[tuple[Tensor, Tensor]] | None:
+def _past(cache: Any, ids: Tensor, padding: int) -> list[tuple[Tensor, Tensor]] | None:
+    """Keys and values of an earlier turn, one row's, without those of its `padding`; None without an earlier turn."""
     if cache is None or cache.get_seq_length() == 0:
         return None
     length = int(cache.get_seq_length())
@@ -300,7 +205,9 @@ def _past(cache: Any, ids: Tensor) -> list[tuple[Tensor, Tensor]] | None:
             f"the cache given holds {length} tokens and the prompt has {ids.shape[1]}: the prompt must contain the "
             "cached tokens and at least one more"
         ])  # fmt: skip
-    return [(keys[:1], values[:1]) for keys, values in layers or []]
+    if length <= padding:
+        return None
+    return [(keys[:1, :, padding:], values[:1, :, padding:]) for keys, values in layers or []]
 
 
 def _criteria(criteria: Sequence[Any], config: GenerationConfig) -> tuple[tuple[Any, ...], frozenset[int], int]:
