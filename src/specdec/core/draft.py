@@ -10,6 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specdec.core import host
+
 ANCHOR = -1
 """Parent of the first nodes: the last committed token of the row, whose logits judge them."""
 
@@ -174,10 +176,9 @@ class Draft:
         q: Tensor | None,
         scratch: Iterable[int],
     ) -> Draft:
-        on_device = isinstance(tokens, Tensor)
-        count = tokens.shape[0] if on_device else len(tokens)
+        count = len(tokens)
         return cls(
-            tokens=tokens if on_device else tuple(tokens),  # type: ignore[arg-type]
+            tokens=tokens if isinstance(tokens, Tensor) else tuple(tokens),
             parents=_chain(count) if parents is None else tuple(parents),
             kinds=(kind,) * count,
             q=q,
@@ -195,7 +196,7 @@ class Draft:
         """`[nodes]` int64 on `device`."""
         if isinstance(self.tokens, Tensor):
             return self.tokens.to(device)
-        return torch.tensor(self.tokens, dtype=torch.int64, device=device)
+        return host.send(self.tokens, device)
 
 
 @lru_cache(maxsize=512)

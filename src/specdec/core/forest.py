@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specdec.core import host
 from specdec.core.draft import Draft, Kind, Topology
 from specdec.core.state import Row
 
@@ -66,9 +67,9 @@ class Forest:
         width = 1 + max(len(draft) for draft in drafts)
         if all(isinstance(draft.tokens, tuple) for draft in drafts):
             ids = [[row.anchor, *d.tokens, *[0] * (width - 1 - len(d))] for row, d in zip(rows, drafts, strict=True)]
-            tokens = torch.tensor(ids, dtype=torch.int64, device=device)
+            tokens = host.send(ids, device)
         else:
-            tokens = torch.tensor([[row.anchor] * width for row in rows], dtype=torch.int64, device=device)
+            tokens = host.send([[row.anchor] * width for row in rows], device)
             for index, draft in enumerate(drafts):
                 if len(draft):
                     tokens[index, 1 : 1 + len(draft)] = draft.token_tensor(device)
@@ -165,4 +166,4 @@ def _tables(shapes: tuple[Topology, ...], width: int, deepest: int, device: torc
 
 @lru_cache(maxsize=64)
 def _tensor(values: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=device)
+    return host.send(values, device)

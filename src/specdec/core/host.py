@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,11 +20,17 @@ def read(*tensors: Tensor) -> list[list[int] | list[float]]:
         for tensor in tensors
     ]
     flat = torch.cat(packed).cpu()
-    parts = flat.split([part.numel() for part in packed])
+    parts = torch.split(flat, [part.numel() for part in packed])
     return [
         (part.view(torch.float64) if tensor.is_floating_point() else part).tolist()
         for part, tensor in zip(parts, tensors, strict=True)
     ]
+
+
+def send(values: Sequence[object], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Host data as a tensor on `device`, without making the host wait for the device."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def known_true(condition: Callable[[], Tensor], device: torch.device) -> bool:

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specdec.core import host
+
 Key = tuple[int, ...]
 """Names one draw. Two draws of one stream with equal keys get equal noise; different keys are independent."""
 
@@ -64,7 +66,7 @@ class TorchRng:
         if at is None:
             at = [(-1, self._drawn + i) for i in range(count)]
             self._drawn += count
-        return torch.tensor([self._uniform(key) for key in at], dtype=torch.float64).to(device, non_blocking=True)
+        return host.send([self._uniform(key) for key in at], device, torch.float64)
 
     def _uniform(self, key: Key) -> float:
         state = self._state

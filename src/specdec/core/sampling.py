@@ -88,7 +88,8 @@ class Laws:
             if wanted is None or wanted[index]:
                 prefix = row.prefix(raw.device)
                 if depth:
-                    below = self.forest.tokens[index, self.forest.tables.path[index, node[index]][:depth]]
+                    path = self.forest.tables.path[index].index_select(0, node[index : index + 1])[0, :depth]
+                    below = self.forest.tokens[index].index_select(0, path)
                     prefix = torch.cat([prefix, below[None]], dim=1)
                 out[index] = row.sampling.apply(prefix, raw[index : index + 1])[0]
         return out
@@ -135,7 +136,7 @@ class Laws:
         one_hot.scatter_(-1, best(scores)[..., None], 1.0)
         if all(greedy):
             return one_hot
-        where = torch.tensor(greedy, device=scores.device).view(-1, *[1] * (scores.ndim - 1))
+        where = host.send(greedy, scores.device, torch.bool).view(-1, *[1] * (scores.ndim - 1))
         return torch.where(where, one_hot, scores.double().softmax(-1))
 
 

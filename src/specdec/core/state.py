@@ -75,9 +75,9 @@ class Row:
         if self._prefix is None:
             self._prefix = torch.zeros(1, pad + self.max_length, dtype=torch.int64, device=device)
             if pad:
-                self._prefix[0, :pad] = torch.tensor(self.padding, dtype=torch.int64, device=device)
+                self._prefix[0, :pad] = host.send(self.padding, device)
         if self._written < len(self.tokens):
-            fresh = torch.tensor(self.tokens[self._written :], dtype=torch.int64, device=device)
+            fresh = host.send(self.tokens[self._written :], device)
             self._prefix[0, pad + self._written : pad + len(self.tokens)] = fresh
             self._written = len(self.tokens)
         return self._prefix[:, : pad + (len(self.tokens) if length is None else length)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdec.core import host
+
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
@@ -23,17 +25,15 @@ class Verdict:
 
     leaf: `[rows]` int64, last accepted node in the numbering of the pass (0 = anchor, nothing accepted).
     next_token: `[rows]` int64, the target's own token after the accepted path (the bonus or correction token).
-    margin: `[rows, width]` float32 or None, top-2 logit margin at each node, where the verifier has it for nothing.
     """
 
     leaf: Tensor
     next_token: Tensor
-    margin: Tensor | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[RowVerdict], device: torch.device) -> Verdict:
         """Pack verdicts given row by row, as `Verifier.judge` returns them."""
         return cls(
-            leaf=torch.tensor([row.leaf for row in rows], dtype=torch.int64, device=device),
-            next_token=torch.tensor([row.next_token for row in rows], dtype=torch.int64, device=device),
+            leaf=host.send([row.leaf for row in rows], device),
+            next_token=host.send([row.next_token for row in rows], device),
         )

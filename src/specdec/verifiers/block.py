@@ -64,7 +64,7 @@ class Block(Verifier):
         return Verdict(leaf, draw.categorical(law, at=[(row.copy, row.rounds) for row in forest.rows]))
 
     def _last_nodes(self, forest: Forest) -> Tensor:
-        lengths = torch.tensor([len(draft) for draft in forest.drafts], device=forest.device)
+        lengths = host.send([len(draft) for draft in forest.drafts], forest.device)
         ends = forest.ends()
         if ends is None:
             return lengths

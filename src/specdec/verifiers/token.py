@@ -62,14 +62,12 @@ class Token(Verifier):
                 coin = accept.bernoulli(torch.where(tried, acceptance(p, law, x), 0.0), at=keys)
                 reached = torch.where(coin, child, reached)
                 settled = settled | coin
-                left = torch.where(tried & ~coin, torch.ones_like(tried), torch.zeros_like(tried))
-                p = torch.where(left[:, None], residual(p, law), p)
+                p = torch.where((tried & ~coin)[:, None], residual(p, law), p)
                 # The next sibling of a draw without replacement was drawn from what this one left of q.
                 without = normalised(q.scatter(1, x, 0.0), q)
                 q = torch.where((tried & (kind == NO_REPLACE))[:, None], without, q)
             ended = ~settled  # no candidate was accepted: the row ends here
-            keys = [(row.copy, row.rounds, depth) for row in forest.rows]
-            drawn = draw.categorical(only(p, ended), at=keys)
+            drawn = draw.categorical(only(p, ended), at=[(row.copy, row.rounds, depth) for row in forest.rows])
             token = torch.where(ended, drawn, token)
             alive = alive & ~ended
             node = reached
