@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
 from specdec.schedulers.adaptive_config import AdaptiveConfig
-from specdec.schedulers.cost import CostCurve
+from specdec.schedulers.cost import OUTLIER, CostCurve
 
 _FORGET = 0.9  # weight of the past at each new observation of a depth
 _PRIOR = 2.0  # observations that the first guess of acceptance is worth
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
+_PROBE_DEPTH = 2
 _CREDIT = 1.0  # plain rounds that drafting may cost in advance
 
 
@@ -75,8 +76,7 @@ class AdaptiveSession(ScheduleSession):
         if self._elapsed > (1.0 + self._config.margin) * self._earned + _CREDIT * costs.plain:
             depth = 0
         elif depth == 0 and self._idle >= self._probe_every:
-            self._idle, self._probe_every = 0, min(2 * self._probe_every, _PROBE_LAST)
-            depth = min(1, self._config.max_depth)
+            depth = min(_PROBE_DEPTH, self._config.max_depth)  # until there is a guess to judge
         return self._budget(depth, costs)
 
     def observe(self, event: Round) -> None:
@@ -87,9 +87,10 @@ class AdaptiveSession(ScheduleSession):
         live = len(event.rows)
         costs = self._learnt.get(live, CostCurve()).observe(nodes, event.times.total)
         self._learnt[live] = costs
-        plain = costs.plain if costs.plain is not None else event.times.total
-        self._elapsed += event.times.total
-        self._earned += plain * sum(len(outcome.tokens) for outcome in event.rows) / live
+        self._account(event, nodes, costs)
+        if nodes:
+            failed = self._idle >= self._probe_every and not any(outcome.accepted for outcome in event.rows)
+            self._probe_every = min(2 * self._probe_every, _PROBE_LAST) if failed else self._probe_every
         self._idle = 0 if nodes else self._idle + 1
         for outcome in event.rows:
             if outcome.done or not outcome.judged:
@@ -101,6 +102,16 @@ class AdaptiveSession(ScheduleSession):
                 self._kept[level] = _FORGET * self._kept[level] + kept
             if outcome.accepted:
                 self._probe_every = _PROBE_FIRST
+
+    def _account(self, event: Round, nodes: int, costs: CostCurve) -> None:
+        """Enter a round in the ledger. A plain round took what a plain round takes, however long that was."""
+        seconds = event.times.total
+        if not nodes or costs.plain is None:
+            self._elapsed += seconds
+            self._earned += seconds
+            return
+        self._elapsed += min(seconds, OUTLIER * costs(nodes))  # a hiccup of the machine is not the draft's fault
+        self._earned += costs.plain * sum(len(outcome.tokens) for outcome in event.rows) / len(event.rows)
 
     def acceptance(self, depth: int) -> float:
         """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are."""

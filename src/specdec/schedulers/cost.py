@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 _FORGET = 0.95  # weight of the past at each new observation
-_OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
+OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CostCurve:
         """The curve after one more round."""
         known = self(nodes) if self.plain is not None or self.sums[0] > 0 else None
         if known is not None:
-            seconds = min(seconds, _OUTLIER * known)
+            seconds = min(seconds, OUTLIER * known)
         if nodes == 0:
             old = self.plain
             return replace(self, plain=seconds if old is None else 0.8 * old + 0.2 * seconds)
