@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.targets.compat import filled_cache
+from specdec.targets.compat import filled_cache, input_device
 from specdec.targets.kv import SlotCache, SlotMap, Write
 from specdec.targets.masks import CausalTemplates, build
 from specdec.targets.spec import ModelSpec, dtype_of
@@ -27,9 +27,8 @@ class CachedLM:
 
     @property
     def device(self) -> torch.device:
-        """Where input ids go: the device of the embedding, also where layers lie on several devices."""
-        embedding = self.model.get_input_embeddings()
-        return next(iter(embedding.parameters())).device
+        """Where input ids go, also where layers lie on several devices."""
+        return input_device(self.model)
 
     def open(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None = None, expected: int = 0
@@ -292,7 +291,9 @@ class CachedSession:
         out, features = taps.run(
             self._lm.model, input_ids=tokens, position_ids=positions, attention_mask=mask, **kwargs
         )
-        logits = out.logits
+        # Layers may lie on several devices; what leaves here lies on one.
+        logits = out.logits.to(tokens.device)
+        features = {name: values.to(tokens.device) for name, values in features.items()}
         if keep is not None and not spec.keeps_logits:
             logits = logits[:, torch.tensor(keep, device=logits.device)]
         return logits, features

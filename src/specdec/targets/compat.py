@@ -21,6 +21,17 @@ def parameters(module: nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(base.forward).parameters)
 
 
+def input_device(model: nn.Module) -> torch.device:
+    """Where input ids go: the device of the embedding, or that on which accelerate runs it where it is offloaded."""
+    embedding: Any = model.get_input_embeddings()
+    device = next(iter(embedding.parameters())).device
+    if device.type != "meta":
+        return device
+    hooks = [embedding._hf_hook, *getattr(embedding._hf_hook, "hooks", ())] if hasattr(embedding, "_hf_hook") else []
+    runs_on = next((h.execution_device for h in hooks if getattr(h, "execution_device", None) is not None), "cpu")
+    return torch.device(runs_on)
+
+
 def cache_keyword(names: frozenset[str]) -> str | None:
     """How `forward` calls its cache: `cache` in recent releases, `past_key_values` before; None without one."""
     return next((name for name in ("cache", "past_key_values") if name in names), None)

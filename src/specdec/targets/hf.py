@@ -20,7 +20,8 @@ from specdec.targets.taps import Taps, available
 
 Past = Sequence[tuple[Tensor, Tensor]]
 
-_PROBES: weakref.WeakKeyDictionary[nn.Module, Probe] = weakref.WeakKeyDictionary()
+# With the attention implementation that was measured: `model.set_attn_implementation` may change it.
+_PROBES: weakref.WeakKeyDictionary[nn.Module, tuple[str, Probe]] = weakref.WeakKeyDictionary()
 
 
 class HFTarget(Target):
@@ -45,9 +46,11 @@ class HFTarget(Target):
 
     @property
     def probe(self) -> Probe:
-        if self.model not in _PROBES:
-            _PROBES[self.model] = probe(self.lm)
-        return _PROBES[self.model]
+        kernel = str(getattr(self.model.config, "_attn_implementation", ""))
+        known = _PROBES.get(self.model)
+        if known is None or known[0] != kernel:
+            known = _PROBES[self.model] = (kernel, probe(self.lm))
+        return known[1]
 
     @property
     def caps(self) -> Caps:  # type: ignore[override]

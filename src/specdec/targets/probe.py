@@ -45,10 +45,7 @@ def probe(lm: CachedLM) -> Probe:
     plain = _plain(lm, ids[:8])
     worst = max(_error(logits[0], plain[4]), _error(chain[0], plain[5:8]))
     if not worst <= limit:  # so that NaN is refused
-        raise UnsupportedModelError(
-            f"{lm.spec.name} scores a chain of drafted tokens differently from plain decoding (error {worst:.2g} of "
-            f"the logits' spread, {limit} allowed): its attention does not follow the cache, positions or mask given"
-        )
+        raise UnsupportedModelError(_why_wrong(lm, _error(_plain(lm, prompt)[-1], plain[4]), worst, limit))
     session.commit(0, (0, 1))
     # A kernel without room for a mask is not tried: on a GPU it could end the process instead of raising.
     tree = lm.spec.takes_mask and _holds(_try_tree, lm, session, ids, limit)
@@ -59,6 +56,22 @@ def probe(lm: CachedLM) -> Probe:
         kernel = getattr(lm.model.config, "_attn_implementation", None)
         why = f"its attention implementation ({kernel}) does not honour {what}"
     return Probe(Caps(trees=tree, batches=ragged, why=why), worst)
+
+
+def _why_wrong(lm: CachedLM, alone: float, worst: float, limit: float) -> str:
+    """alone: error of the model's own plain passes, of a text and of a longer one that begins with it."""
+    if alone != alone or worst != worst:
+        return f"{lm.spec.name} gives logits that are not numbers (NaN). Check its weights and its dtype {lm.dtype}"
+    if alone > limit:
+        return (
+            f"{lm.spec.name} gives a token other logits when further tokens stand in the same pass (error {alone:.2g} "
+            f"of the logits' spread, {limit} allowed), so several drafted tokens cannot be checked in one: it is not "
+            "causal, or in training mode with dropout, or its activations are quantised over the whole pass"
+        )
+    return (
+        f"{lm.spec.name} scores a chain of drafted tokens differently from plain decoding (error {worst:.2g} of the "
+        f"logits' spread, {limit} allowed): its attention does not follow the cache, positions or mask given"
+    )
 
 
 def _holds(attempt: Callable[..., bool], *args: Any) -> bool:

@@ -12,8 +12,6 @@ from specdec.core.errors import UnsupportedModelError
 from specdec.targets import compat
 from specdec.targets.masks import Windows
 
-_MASKLESS = ("flash_attention", "flash_attn", "paged|")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSpec:
@@ -42,6 +40,11 @@ class ModelSpec:
             raise UnsupportedModelError(
                 f"{name} is an encoder-decoder model; specdec decodes decoder-only causal LMs"
             )
+        if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+            raise UnsupportedModelError(
+                f"{name} puts virtual tokens of a PEFT prompt in front of every pass, so positions and cache are not "
+                "those of the text. specdec needs an adapter that changes weights only, such as LoRA"
+            )
         text = config.get_text_config(decoder=True)
         names = compat.parameters(model)
         kinds = compat.layer_kinds(text)
@@ -67,10 +70,15 @@ class ModelSpec:
             cache_name=cache_name,
             keeps_logits="logits_to_keep" in names,
             windows={kind: _size(kind, text) for kind in kinds},
-            takes_mask=not str(getattr(text, "_attn_implementation", "")).startswith(_MASKLESS),
+            takes_mask=_takes_mask(str(getattr(text, "_attn_implementation", ""))),
             vocab_size=_vocab(model, text),
             max_positions=_absolute_positions(model, text),
         )
+
+
+def _takes_mask(kernel: str) -> bool:
+    """False for flash kernels, from the hub too, and for paged ones. For all others the probe finds out."""
+    return "flash" not in kernel and not kernel.startswith("paged|")
 
 
 def _size(kind: str, config: Any) -> int | None:
