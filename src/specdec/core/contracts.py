@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from specdec.core import host
@@ -36,7 +38,12 @@ class Exactness(IntEnum):
 
     @classmethod
     def parse(cls, label: str) -> Exactness:
-        return cls[label.upper().replace("-", "_")]
+        """The level of that label; raises ValueError for any other text."""
+        for level in cls:
+            if level.label == label:
+                return level
+        known = ", ".join(level.label for level in cls)
+        raise ValueError(f"there is no guarantee {label!r}; expected one of {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,9 @@ def validate(draft: Draft, drafter: Drafter, budget: Budget, vocab_size: int, ro
     if not isinstance(draft, Draft):
         raise InvalidDraftError(f"row {row}: expected a Draft, found {type(draft).__name__}")
     count = len(draft.parents)
+    if not isinstance(draft.tokens, tuple) and not (isinstance(draft.tokens, Tensor) and draft.tokens.ndim == 1):
+        shape = list(draft.tokens.shape) if isinstance(draft.tokens, Tensor) else type(draft.tokens).__name__
+        raise InvalidDraftError(f"row {row}: expected tokens as a tuple of ids or a tensor [nodes], found {shape}")
     if (given := len(draft.tokens)) != count:
         found.append(f"{given} tokens but {count} parents: every node needs one of each")
     try:
@@ -132,8 +142,8 @@ def validate(draft: Draft, drafter: Drafter, budget: Budget, vocab_size: int, ro
         found.extend(_problems_of_q(draft, vocab_size))
     if isinstance(draft.tokens, tuple):
         found.extend(_problems_of_ids(draft.tokens, vocab_size))
-    elif draft.tokens.ndim != 1 or draft.tokens.is_floating_point():
-        found.append(f"its tokens are {draft.tokens.dtype} {list(draft.tokens.shape)}, expected int64 [nodes]")
+    elif draft.tokens.dtype not in (torch.int64, torch.int32):
+        found.append(f"its tokens are {draft.tokens.dtype}, expected int64")
     elif (ids := host.peek(draft.tokens)) is not None:
         found.extend(_problems_of_ids(ids, vocab_size))
     if found:
@@ -153,6 +163,8 @@ def validate_ids(tokens: Sequence[int], vocab_size: int, row: int) -> None:
 
 
 def _problems_of_ids(tokens: Sequence[int], vocab_size: int) -> list[str]:
+    if wrong := [token for token in tokens if not isinstance(token, Integral)]:
+        return [f"token {wrong[0]!r} is a {type(wrong[0]).__name__}, expected an id"]
     if tokens and (min(tokens) < 0 or max(tokens) >= vocab_size):
         bad = next(token for token in tokens if not 0 <= token < vocab_size)
         return [f"token id {bad} is outside the target's vocabulary of {vocab_size}"]
@@ -162,6 +174,8 @@ def _problems_of_ids(tokens: Sequence[int], vocab_size: int) -> list[str]:
 def _problems_of_q(draft: Draft, vocab_size: int) -> list[str]:
     assert draft.q is not None
     q: Tensor = draft.q
+    if not isinstance(q, Tensor) or not q.is_floating_point():
+        return [f"q is {q.dtype if isinstance(q, Tensor) else type(q).__name__}, expected a tensor of probabilities"]
     extra = {c.node: c.kind for c in draft.repeats}
     parents = [
         draft.parents[node] + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 
 Criterion = Callable[[Tensor, "tuple[Tensor, ...] | None"], "Tensor | bool"]
 """A stopping criterion: padded prefix `[1, length]` and the scores so far, to "stop here"."""
+
+
+class Tokens(list[int]):
+    """A row's token ids: every part may read them as a list, and only the engine adds to them.
+
+    A drafter that wrote into its row would change the text; here it gets a TypeError instead.
+    """
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("a row's tokens cannot be changed: only the engine adds to them. Copy them: list(row.tokens)")
+
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def commit(self, token: int) -> None:
+        """Add one emitted token; for the engine."""
+        list.append(self, token)
 
 
 @dataclass(eq=False)
@@ -46,6 +63,7 @@ class Row:
     _written: int = 0
 
     def __post_init__(self) -> None:
+        self.tokens = Tokens(self.tokens)
         self.prompt_length = len(self.tokens)
 
     @property
@@ -90,7 +108,7 @@ class Row:
         """
         before = len(self.new_tokens)
         for count, token in enumerate(tokens, start=1):
-            self.tokens.append(token)
+            self.tokens.commit(token)  # type: ignore[attr-defined]
             if token in self.eos:
                 self.finish_reason = "eos"
             elif len(self.tokens) >= self.max_length:

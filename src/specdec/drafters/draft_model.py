@@ -183,7 +183,7 @@ class _Session(DraftSession):
     def _fit(self, logits: Tensor) -> Tensor:
         """Draft logits as float32 scores over the target's vocabulary; NaN and infinities cost acceptance only."""
         vocab = self._context.vocab_size
-        scores = torch.nan_to_num(logits[:, :vocab].float(), nan=-1e30, posinf=1e30, neginf=-torch.inf)
+        scores = torch.nan_to_num(logits[:, :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30)
         if scores.shape[1] < vocab:
             scores = nn.functional.pad(scores, (0, vocab - scores.shape[1]), value=-torch.inf)
         return scores.to(self._context.device)
