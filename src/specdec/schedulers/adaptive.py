@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
@@ -11,6 +11,8 @@ from specdec.schedulers.cost import OUTLIER, CostCurve
 
 _FORGET = 0.9  # weight of the past at each new observation of a depth
 _PRIOR = 2.0  # observations that the first guess of acceptance is worth
+_HOPE = 0.6  # first guess of the chance that a drafted token is kept
+_LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
 _PROBE_DEPTH = 2
 _CREDIT = 1.0  # plain rounds that drafting may cost in advance
@@ -53,8 +55,10 @@ class AdaptiveSession(ScheduleSession):
     def __init__(self, config: AdaptiveConfig, learnt: dict[int, CostCurve], rows: int, drafts: bool) -> None:
         self._config, self._learnt, self._drafts = config, learnt, drafts
         self._live = rows
-        self._tried = [_PRIOR] * config.max_depth  # weighted judgements at each depth
-        self._kept = [_PRIOR * 0.6] * config.max_depth
+        first = [_PRIOR][: config.max_depth]
+        rest = [0.0] * (config.max_depth - len(first))
+        self._tried = first + rest  # weighted judgements at each depth
+        self._kept = [_HOPE * weight for weight in first] + rest
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._rounds = 0
@@ -68,10 +72,8 @@ class AdaptiveSession(ScheduleSession):
         costs = self.costs
         if not self._drafts:
             return Budget(0, 0)
-        if costs.plain is None and self._rounds < 1:
-            return Budget(0, 0)  # one plain round first: every later decision is measured against it
         if costs.plain is None:
-            return self._budget(self._config.max_depth, None)
+            return Budget(0, 0)  # one plain round of so many rows first: every later decision is measured against it
         depth = self._best_depth(costs)
         if self._elapsed > (1.0 + self._config.margin) * self._earned + _CREDIT * costs.plain:
             depth = 0
@@ -114,14 +116,23 @@ class AdaptiveSession(ScheduleSession):
         self._earned += costs.plain * sum(len(outcome.tokens) for outcome in event.rows) / len(event.rows)
 
     def acceptance(self, depth: int) -> float:
-        """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are."""
-        return self._kept[depth - 1] / self._tried[depth - 1]
+        """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are.
+
+        A depth that was hardly tried is taken to be like the one before it, or drafts would never grow into it.
+        """
+        return list(self._chances())[depth - 1]
+
+    def _chances(self) -> Iterator[float]:
+        chance = _HOPE
+        for tried, kept in zip(self._tried, self._kept, strict=True):
+            chance = (kept + _LIKE_ABOVE * chance) / (tried + _LIKE_ABOVE)
+            yield chance
 
     def _best_depth(self, costs: CostCurve) -> int:
         best, rate = 0, 1.0 / costs(0)
         reach, expected = 1.0, 1.0
-        for depth in range(1, self._config.max_depth + 1):
-            reach *= self.acceptance(depth)
+        for depth, chance in enumerate(self._chances(), start=1):
+            reach *= chance
             expected += reach
             if expected / costs(depth) > rate:
                 best, rate = depth, expected / costs(depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 _FORGET = 0.95  # weight of the past at each new observation
+_BELIEF = 1.0  # spread of sizes (nodes squared) at which measured slopes count as much as the usual one
 OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
 
 
@@ -21,9 +22,8 @@ class CostCurve:
 
     def observe(self, nodes: int, seconds: float) -> CostCurve:
         """The curve after one more round."""
-        known = self(nodes) if self.plain is not None or self.sums[0] > 0 else None
-        if known is not None:
-            seconds = min(seconds, OUTLIER * known)
+        if self.plain is not None if nodes == 0 else self.sums[0] > 0:  # else the forecast is no more than a belief
+            seconds = min(seconds, OUTLIER * self(nodes))
         if nodes == 0:
             old = self.plain
             return replace(self, plain=seconds if old is None else 0.8 * old + 0.2 * seconds)
@@ -40,9 +40,13 @@ class CostCurve:
             if not weight:
                 raise ValueError("no round has been observed yet")
             plain = t / weight  # a round with drafts costs no less than a plain one
-        # A weak belief that a node costs a little more than nothing, until rounds of several sizes have been seen.
-        for size, cost in ((1, 1.06 * plain), (16, 1.3 * plain)):
-            weight, n, nn = weight + 0.5, n + 0.5 * size, nn + 0.5 * size * size
-            t, nt = t + 0.5 * cost, nt + 0.5 * size * cost
-        slope = max(0.0, (weight * nt - n * t) / (weight * nn - n * n))
-        return max(plain, (t - slope * n) / weight + slope * nodes) if nodes else plain
+        if nodes == 0:
+            return plain
+        if not weight:  # nothing is known of drafts yet: one node costs little, and many not much more
+            return plain * (1.04 + 0.016 * nodes)
+        mean, mean_nodes = t / weight, n / weight
+        # Where all rounds had one size, what they cost above a plain round is taken to be shared by their nodes.
+        usual = max(0.0, mean - plain) / mean_nodes
+        spread = nn - n * mean_nodes
+        slope = max(0.0, (nt - n * mean + _BELIEF * usual) / (spread + _BELIEF))
+        return max(plain, mean + slope * (nodes - mean_nodes))

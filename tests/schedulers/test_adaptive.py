@@ -1,0 +1,295 @@
+"""Adaptive, driven with made-up rounds: the time ledger, the depth it settles on, probing, and what it remembers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec.core.draft import Draft
+from specdec.core.sampling import Sampling
+from specdec.core.state import Context, Outcome, Round, RoundTimes, Row, Scores
+from specdec.schedulers import Adaptive
+from specdec.schedulers.cost import CostCurve
+
+pytestmark = pytest.mark.core
+
+NO_SCORES = Scores(torch.zeros(1, 1, 2))
+
+
+def rows_of(count):
+    return tuple(Row(index, [1], Sampling(), max_length=10**6) for index in range(count))
+
+
+class Machine:
+    """Plays rounds of a session: `cost(live, nodes)` seconds each, acceptance as `accept(live, depth)` says."""
+
+    def __init__(self, scheduler, cost, accept, live=1):
+        self.cost, self.accept = cost, accept
+        self.rows = rows_of(live)
+        context = Context(self.rows, 2, torch.device("cpu"), NO_SCORES)
+        self.session = scheduler.begin(context, True)
+        self.elapsed = self.earned = self.worst = 0.0
+        self.number, self.depths = 0, []
+        self._observe([0] * live, [0] * live, 123.0)  # the pass over the prompts: no measure of anything
+
+    def _observe(self, depths, accepted, seconds):
+        outcomes = []
+        for row, depth, kept in zip(self.rows, depths, accepted, strict=True):
+            draft = Draft.point([0] * depth)
+            path, tokens = tuple(range(1, kept + 1)), (0,) * (kept + 1)
+            outcomes.append(Outcome(row, draft, (0,) * depth, path, tokens, NO_SCORES, row.index))
+        times = RoundTimes(0.0, seconds, 0.0, seconds)
+        self.session.observe(Round(self.number, tuple(outcomes), times, 1 + max(depths)))
+        self.number += 1
+
+    def round(self, live=None):
+        self.rows = self.rows[:live]
+        budget = self.session.plan(self.rows)
+        depth = min(budget.depth, budget.nodes)
+        self.depths.append(depth)
+        accepted = [min(self.accept(row.index, depth), depth) for row in self.rows]
+        seconds = self.cost(len(self.rows), depth)
+        self._observe([depth] * len(self.rows), accepted, seconds)
+        self.elapsed += seconds
+        self.earned += self.cost(len(self.rows), 0) * (sum(accepted) / len(self.rows) + 1)
+        self.worst = max(self.worst, seconds)
+        return depth
+
+
+def linear(plain=1.0, first=0.1, slope=0.05):
+    return lambda live, nodes: plain * (1 + 0.1 * (live - 1)) + (first + slope * nodes if nodes else 0.0)
+
+
+def chances(*by_depth, seed=0):
+    """Each drafted token at depth d is kept with chance `by_depth[d - 1]`, the last one repeated."""
+    draw = random.Random(seed)
+
+    def accept(row, depth):
+        for level in range(depth):
+            if draw.random() >= by_depth[min(level, len(by_depth) - 1)]:
+                return level
+        return depth
+
+    return accept
+
+
+def best_rate(cost, chance, most):
+    """Tokens per second of every fixed depth."""
+    return [sum(chance**d for d in range(depth + 1)) / cost(1, depth) for depth in range(most + 1)]
+
+
+# --- the ledger -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150)
+@given(
+    script=st.lists(st.integers(0, 20), min_size=5, max_size=120),
+    first=st.floats(0.0, 8.0),
+    slope=st.floats(0.0, 2.0),
+    margin=st.sampled_from([0.0, 0.02, 0.2]),
+    most=st.integers(0, 16),
+)
+def test_never_slower_than_plain_by_more_than_margin_credit_and_one_round(script, first, slope, margin, most):
+    steps = iter(script)
+    machine = Machine(Adaptive(most, 64, margin), linear(1.0, first, slope), lambda row, depth: next(steps))
+    for _ in script:
+        assert machine.round() <= most
+        assert machine.elapsed <= (1 + margin) * machine.earned + 1.0 + machine.worst + 1e-9
+
+
+@settings(max_examples=80)
+@given(
+    script=st.lists(st.integers(0, 6), min_size=4, max_size=80),
+    ends=st.lists(st.integers(1, 12), min_size=4, max_size=4),
+    slope=st.floats(0.0, 2.0),
+)
+def test_the_ledger_holds_while_rows_finish(script, ends, slope):
+    steps = iter(script * 5)
+    machine = Machine(Adaptive(), linear(1.0, 0.5, slope), lambda row, depth: next(steps, 0), live=5)
+    left = [live for live, rounds in zip((5, 4, 3, 2), ends, strict=True) for _ in range(rounds)]
+    for live in [*left, *[1] * 40]:
+        machine.round(live)
+        credit = machine.cost(5, 0)
+        assert machine.elapsed <= 1.02 * machine.earned + credit + machine.worst + 1e-9
+
+
+def test_a_drafter_that_is_always_wrong_costs_little():
+    machine = Machine(Adaptive(), linear(1.0, 0.3, 0.1), lambda row, depth: 0)
+    for _ in range(300):
+        machine.round()
+    assert machine.elapsed <= 1.02 * machine.earned + 1.0 + machine.worst
+    assert sum(depth > 0 for depth in machine.depths[50:]) <= 250 / 8
+    assert max(machine.depths[50:]) <= 3  # probes are short
+    assert 0 in machine.depths and machine.depths[0] == 0
+
+
+def test_batches_in_which_a_row_ends_do_not_draft_blindly():
+    # Nothing has been measured for four rows when the fifth ends; that is no reason to draft at full depth.
+    machine = Machine(Adaptive(), linear(1.0, 0.5, 0.5), lambda row, depth: 0, live=5)
+    for _ in range(40):
+        machine.round(5)
+    depths = [machine.round(4) for _ in range(30)]
+    assert sum(depth > 1 for depth in depths) == 0
+
+
+# --- what it settles on ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.5, 0.7, 0.85, 0.95])
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
+def test_it_comes_near_the_best_fixed_depth(chance, slope):
+    cost = linear(1.0, 0.1, slope)
+    machine = Machine(Adaptive(max_depth=12), cost, chances(chance, seed=3))
+    for _ in range(400):
+        machine.round()
+    rates = best_rate(cost, chance, 12)
+    settled = [rates[depth] for depth in machine.depths[150:]]
+    # Where little is kept the estimate is noisy, and leaving the drafter alone costs little.
+    assert sum(settled) / len(settled) >= (0.92 if chance > 0.5 else 0.85) * max(rates)
+
+
+def test_more_acceptance_means_more_depth():
+    settled = []
+    for chance in (0.4, 0.7, 0.9):
+        machine = Machine(Adaptive(), linear(1.0, 0.1, 0.1), chances(chance, seed=1))
+        for _ in range(300):
+            machine.round()
+        settled.append(sum(machine.depths[150:]) / 150)
+    assert settled[0] < settled[1] < settled[2] <= 16
+
+
+def test_a_drafter_that_becomes_right_is_used_again():
+    good = {"now": False}
+    machine = Machine(Adaptive(), linear(1.0, 0.1, 0.02), lambda row, depth: depth if good["now"] else 0)
+    for _ in range(200):
+        machine.round()
+    assert sum(machine.depths[-60:]) <= 3
+    good["now"] = True
+    for _ in range(200):
+        machine.round()
+    assert sum(machine.depths[-50:]) / 50 > 8
+
+
+def test_a_drafter_that_becomes_wrong_is_left_alone():
+    good = {"now": True}
+    machine = Machine(Adaptive(), linear(1.0, 0.2, 0.1), lambda row, depth: depth if good["now"] else 0)
+    for _ in range(60):
+        machine.round()
+    assert machine.depths[-1] >= 10
+    good["now"] = False
+    for _ in range(120):
+        machine.round()
+    assert sum(machine.depths[-40:]) <= 5
+
+
+def test_drafting_that_can_never_pay_stops():
+    machine = Machine(Adaptive(), linear(1.0, 30.0, 0.0), lambda row, depth: depth)
+    for _ in range(300):
+        machine.round()
+    assert machine.elapsed <= 1.02 * machine.earned + 1.0 + machine.worst
+
+
+def test_depth_zero_and_drafters_without_drafts_stay_plain():
+    machine = Machine(Adaptive(max_depth=0), linear(), lambda row, depth: depth)
+    assert {machine.round() for _ in range(40)} == {0}
+    context = Context(rows_of(1), 2, torch.device("cpu"), NO_SCORES)
+    assert Adaptive().begin(context, False).plan(context.rows).depth == 0
+
+
+# --- what it remembers ----------------------------------------------------------------------------------
+
+
+def test_costs_are_remembered_from_call_to_call_and_acceptance_is_not():
+    scheduler = Adaptive()
+    first = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth)
+    for _ in range(60):
+        first.round()
+    assert first.depths[0] == 0
+    second = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth)
+    assert second.round() > 0  # no plain round is needed again
+    third = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: 0)
+    assert third.round() == second.depths[0]
+    assert Machine(Adaptive(), linear(), lambda row, depth: depth).round() == 0
+
+
+def test_two_sessions_of_one_scheduler_keep_their_own_ledgers():
+    scheduler = Adaptive()
+    wrong = Machine(scheduler, linear(1.0, 0.3, 0.1), lambda row, depth: 0)
+    right = Machine(scheduler, linear(1.0, 0.3, 0.1), lambda row, depth: depth)
+    for _ in range(120):
+        wrong.round(), right.round()
+    assert sum(wrong.depths[-40:]) <= 5 < sum(right.depths[-40:])
+
+
+def test_budgets_carry_costs_and_rate():
+    machine = Machine(Adaptive(max_nodes=9), linear(1.0, 0.1, 0.02), lambda row, depth: depth)
+    for _ in range(60):
+        machine.round()
+    budget = machine.session.plan(machine.rows)
+    assert budget.depth == 16 and budget.nodes == 16
+    assert budget.cost(16) == pytest.approx(1.42, rel=0.05)
+    assert budget.rate is not None and budget.rate > 0
+
+
+def test_config():
+    made = Adaptive(max_depth=3, max_nodes=7, margin=0.5)
+    assert Adaptive.from_config(made.config).config == made.config
+    for wrong in ({"max_depth": -1}, {"max_nodes": -1}, {"margin": 1.0}, {"margin": -0.1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Adaptive(**wrong)
+
+
+# --- the cost curve -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_forecast_before_the_first_round():
+    with pytest.raises(ValueError, match="no round"):
+        CostCurve()(3)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 64), st.floats(1e-4, 10.0)), min_size=1, max_size=40),
+)
+def test_forecasts_never_fall_with_more_nodes(rounds):
+    curve = CostCurve()
+    for nodes, seconds in rounds:
+        curve = curve.observe(nodes, seconds)
+    values = [curve(nodes) for nodes in range(65)]
+    assert all(value > 0 for value in values)
+    assert all(b >= a - 1e-12 for a, b in zip(values, values[1:], strict=False))
+    assert max(values) <= 60 * 10.0
+
+
+@settings(max_examples=60)
+@given(plain=st.floats(0.01, 1.0), step=st.floats(0.0, 0.5), slope=st.floats(0.0, 0.1), seed=st.integers(0, 9))
+def test_a_straight_line_is_learnt(plain, step, slope, seed):
+    draw, curve = random.Random(seed), CostCurve()
+    cost = lambda nodes: plain * (1 + (step + slope * nodes if nodes else 0))  # noqa: E731
+    for _ in range(120):
+        nodes = draw.randint(0, 16)
+        curve = curve.observe(nodes, cost(nodes))
+    for nodes in (0, 1, 4, 16):
+        assert curve(nodes) == pytest.approx(cost(nodes), rel=0.08)
+
+
+def test_one_hiccup_of_the_machine_is_not_believed():
+    curve = CostCurve()
+    for _ in range(20):
+        curve = curve.observe(0, 1.0).observe(4, 1.2)
+    shaken = curve.observe(0, 500.0).observe(4, 500.0)
+    assert shaken(0) < 1.5 and shaken(4) < 2.0
+    assert curve(0) == pytest.approx(1.0)  # observing makes a new curve
+
+
+def test_a_lasting_change_is_believed():
+    curve = CostCurve()
+    for _ in range(20):
+        curve = curve.observe(0, 1.0).observe(4, 1.2)
+    for _ in range(100):
+        curve = curve.observe(0, 5.0).observe(4, 6.0)
+    assert curve(0) == pytest.approx(5.0, rel=0.05) and curve(4) == pytest.approx(6.0, rel=0.1)
