@@ -85,7 +85,6 @@ def test_a_chain_keeps_each_token_in_the_slot_of_its_position(name: str) -> None
         assert rows.slots == list(range(len(rows.slots)))
 
 
-
 @pytest.mark.parametrize("branching", [False, True], ids=["chain", "tree"])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_rows_of_a_group_share_their_prompt_and_part_afterwards(name: str, branching: bool) -> None:
@@ -125,7 +124,7 @@ def test_groups_through_the_engine_are_generate() -> None:
     model = zoo.shared("llama")
     prompts = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2
     texts = full_texts(model, prompts, 24)
-    got, generation = run(model, Scripted(texts, branching=True), prompts, 24, groups=[0, 0, 0, 1, 1])
+    got, _ = run(model, Scripted(texts, branching=True), prompts, 24, groups=[0, 0, 0, 1, 1])
     assert got == [texts[prompt][len(prompt) :] for prompt in prompts]
 
 

@@ -77,10 +77,8 @@ def test_features_of_prompt_and_nodes_are_those_of_a_plain_pass(name: str) -> No
         shorter = rows_of(tuple(text[:-1] for text in TEXTS))
         session = target.begin(shorter, Needs(features=names))
         session.prefill()
-        for row, text in zip(shorter, TEXTS, strict=True):
-            row.tokens.append(text[-1])
         draft = Draft.point(NODES, PARENTS)
-        scores = session.score(Forest.pack(shorter, [draft, draft], target.device))
+        scores = session.score(Forest.pack(rows, [draft, draft], target.device))
     for row, text in enumerate(TEXTS):
         want = plain(model, text)
         for feature in names:
@@ -90,9 +88,7 @@ def test_features_of_prompt_and_nodes_are_those_of_a_plain_pass(name: str) -> No
         for node, path in enumerate(PATHS):
             want = plain(model, text + path)
             for feature in names:
-                torch.testing.assert_close(
-                    scores.features[feature][row, node], want[feature][-1], atol=1e-4, rtol=1e-4
-                )
+                torch.testing.assert_close(scores.features[feature][row, node], want[feature][-1], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(scores.logits[row, node], want["logits"][-1], atol=1e-4, rtol=1e-4)
 
 

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.core
 MASKS_SEEN: list[Any] = []
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, visible: Tensor | None) -> tuple[Tensor, None]:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, visible: Tensor | None
+) -> tuple[Tensor, None]:
     """`[batch, heads, queries, size]` and `[batch, kv_heads, keys, size]`, in the layout that transformers expects."""
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
@@ -111,7 +113,7 @@ def test_a_kernel_without_masks_keeps_chains_of_one_row(
 def test_what_it_lost_is_refused_with_the_cause() -> None:
     model = zoo.make("llama", attention="ignores_mask")
     target = HFTarget(model)
-    with pytest.raises(UnsupportedModelError, match="ignores_mask.*Decode one at a time"):
+    with pytest.raises(UnsupportedModelError, match=r"ignores_mask.*Decode one at a time"):
         run(model, NoDraft(), PROMPTS, 4)
     found = problems(target, Scripted({}, branching=True), Greedy(), Exactness.EXACT_GREEDY)
     assert any("ignores_mask" in problem for problem in found)

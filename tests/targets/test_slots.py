@@ -14,7 +14,10 @@ from specdec.targets.kv import SlotMap
 class Slots(RuleBasedStateMachine):
     """Rows of up to three groups that append, commit and finish in any order."""
 
-    @initialize(groups=st.lists(st.integers(0, 2), min_size=1, max_size=5), lengths=st.lists(st.integers(1, 6), min_size=3, max_size=3))
+    @initialize(
+        groups=st.lists(st.integers(0, 2), min_size=1, max_size=5),
+        lengths=st.lists(st.integers(1, 6), min_size=3, max_size=3),
+    )
     def begin(self, groups: list[int], lengths: list[int]) -> None:
         self.map = SlotMap(groups)
         self.groups = groups

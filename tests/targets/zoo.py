@@ -131,7 +131,7 @@ _SEEDS = {
 
 def make(name: str, seed: int | None = None, attention: str | None = None, **options: Any) -> nn.Module:
     """A new random model of the family: float32, eval mode, weights large enough that greedy text varies."""
-    class_name, config = (REFUSED[name][:2] if name in REFUSED else CONFIGS[name])
+    class_name, config = REFUSED[name][:2] if name in REFUSED else CONFIGS[name]
     made = config()
     for key, value in options.items():
         setattr(made, key, value)

@@ -21,7 +21,7 @@ class CachedLM:
     """A model and the facts about it. Holds nothing of any generation; `open` starts one."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model: Any = model
         self.spec = ModelSpec.of(model)
         self.dtype = dtype_of(model)
 
@@ -43,9 +43,7 @@ class CachedLM:
 class CachedSession:
     """One generation's passes over a cached model. Rows are numbered as in `prompts`."""
 
-    def __init__(
-        self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int
-    ) -> None:
+    def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
         self._lm, self._prompts, self._expected = lm, [list(prompt) for prompt in prompts], expected
         self.cache, self.map = SlotCache(), SlotMap(list(groups))
         self._batch = list(self.map.pools)  # group of each batch row, in order
@@ -70,7 +68,7 @@ class CachedSession:
         # Not the pad token: GPT-2 would warn that a mask is missing, which causal attention does not need here.
         padded = [p + p[-1:] * (longest - len(p)) for p in prompts]
         ids = torch.tensor(padded, dtype=torch.int64, device=self._lm.device)
-        logits: list[Tensor | None] = [None] * len(prompts)
+        logits: dict[int, Tensor] = {}
         pieces: dict[str, list[Tensor]] = {}
         step = chunk or longest
         held = self.length(0)  # tokens of an earlier turn that are in the cache already
@@ -87,10 +85,11 @@ class CachedSession:
             self.map.fill(row, len(prompt))
         where = [self._batch.index(group) for group in groups]
         features = {name: torch.cat(parts, 1) for name, parts in pieces.items()}
-        return torch.stack([logits[at] for at in where]), {  # type: ignore[arg-type]
+        by_row = {
             name: [values[at, : len(self._prompts[row])] for row, at in enumerate(where)]
             for name, values in features.items()
         }
+        return torch.stack([logits[at] for at in where]), by_row
 
     def extend(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.generation import logits_process
 
@@ -15,13 +15,13 @@ KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 """Layer types whose memory is keys and values alone, as `config.layer_types` names them."""
 
 
-def parameters(module: nn.Module) -> frozenset[str]:
+def parameters(module: Any) -> frozenset[str]:
     """Names of the parameters of a model's public `forward`, looked up below a PEFT wrapper."""
     base = module.get_base_model() if hasattr(module, "get_base_model") else module
     return frozenset(inspect.signature(base.forward).parameters)
 
 
-def input_device(model: nn.Module) -> torch.device:
+def input_device(model: Any) -> torch.device:
     """Where input ids go: the device of the embedding, or that on which accelerate runs it where it is offloaded."""
     embedding: Any = model.get_input_embeddings()
     device = next(iter(embedding.parameters())).device
@@ -83,7 +83,9 @@ def cached_layers(cache: Any) -> list[tuple[Tensor, Tensor]] | None:
     found = []
     for layer in layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if type(layer).__name__ not in ("DynamicLayer", "DynamicSlidingWindowLayer") or keys is None:
+        if type(layer).__name__ not in ("DynamicLayer", "DynamicSlidingWindowLayer"):
+            return None
+        if keys is None or values is None:
             return None
         if keys.shape[2] != layer.get_seq_length():
             return None
@@ -113,8 +115,9 @@ PURE = WARPERS + _classes(
 
 STATEFUL = _classes(
     "UnbatchedClassifierFreeGuidanceLogitsProcessor", "ClassifierFreeGuidanceLogitsProcessor",
-    "SynthIDTextWatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor", "DiaClassifierFreeGuidanceLogitsProcessor",
-    "AlternatingCodebooksLogitsProcessor", "BarkEosPrioritizerLogitsProcessor",
+    "SynthIDTextWatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor",
+    "DiaClassifierFreeGuidanceLogitsProcessor", "AlternatingCodebooksLogitsProcessor",
+    "BarkEosPrioritizerLogitsProcessor",
 )  # fmt: skip
 """Processors of transformers that remember earlier calls, or that run the model themselves."""
 

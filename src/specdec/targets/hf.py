@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class HFTarget(Target):
     name = "hf"
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model: Any = model
         self.lm = CachedLM(model)
         self.vocab_size = self.lm.spec.vocab_size
         self._past: Past | None = None

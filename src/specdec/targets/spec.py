@@ -37,9 +37,7 @@ class ModelSpec:
         if config is None or not hasattr(model, "forward"):
             raise UnsupportedModelError(f"expected a Hugging Face causal LM, found {name} without a config")
         if getattr(config, "is_encoder_decoder", False):
-            raise UnsupportedModelError(
-                f"{name} is an encoder-decoder model; specdec decodes decoder-only causal LMs"
-            )
+            raise UnsupportedModelError(f"{name} is an encoder-decoder model; specdec decodes decoder-only causal LMs")
         if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
             raise UnsupportedModelError(
                 f"{name} puts virtual tokens of a PEFT prompt in front of every pass, so positions and cache are not "
@@ -57,8 +55,8 @@ class ModelSpec:
         cache_name = compat.cache_keyword(names)
         if cache_name is None:
             raise UnsupportedModelError(
-                f"{name}.forward takes no key-value cache (neither 'cache' nor 'past_key_values'): it keeps a recurrent "
-                "state, out of which a rejected token cannot be taken, or no memory at all"
+                f"{name}.forward takes no key-value cache (neither 'cache' nor 'past_key_values'): it keeps a "
+                "recurrent state, out of which a rejected token cannot be taken, or no memory at all"
             )
         if "position_ids" not in names or getattr(text, "alibi", False):
             raise UnsupportedModelError(
@@ -87,7 +85,7 @@ def _size(kind: str, config: Any) -> int | None:
     return compat.sliding_window(config) if kind == "sliding_attention" else None
 
 
-def _vocab(model: nn.Module, config: Any) -> int:
+def _vocab(model: Any, config: Any) -> int:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     rows = getattr(head, "out_features", None)
     return int(rows if rows is not None else config.vocab_size)

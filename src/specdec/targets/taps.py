@@ -59,9 +59,9 @@ def _attach(name: str, model: nn.Module, layers: nn.ModuleList, found: dict[str,
     return layers[int(name.removeprefix("layer:"))].register_forward_hook(after)
 
 
-def decoder_layers(model: nn.Module) -> nn.ModuleList:
+def decoder_layers(model: Any) -> nn.ModuleList:
     """The list of decoder layers: the first ModuleList of the base model with one entry a layer of the config."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # below a PEFT wrapper
+    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # below a PEFT wrapper
     count = base.config.get_text_config(decoder=True).num_hidden_layers
     lists = (module for module in base.modules() if isinstance(module, nn.ModuleList))
     return next(found for found in lists if len(found) == count)
