@@ -102,7 +102,7 @@ class _Session(DraftSession):
         self._samplings = drafter.samplings(context.rows)
         self._heads: dict[int, int] = {}  # row index to the number of pending nodes that are known tokens
         self._session: CachedSession | None = None
-        if fitting and any(row.room > 1 for row in fitting):
+        if any(row.room > 2 for row in fitting):  # the prompt's pass emits one token, the last one is never drafted
             longest = min(self._limit, max(row.max_length for row in fitting))
             prompts = [self._known(row.tokens) for row in fitting]
             self._session = lm.open(prompts, [row.group for row in fitting], longest)
