@@ -55,7 +55,11 @@ class Decoder:
         allow: str | None = None,
         compile: bool = False,
     ) -> None:
-        for role, part, kind in (("drafter", drafter, Drafter), ("verifier", verifier, Verifier), ("scheduler", scheduler, Scheduler)):
+        for role, part, kind in (
+            ("drafter", drafter, Drafter),
+            ("verifier", verifier, Verifier),
+            ("scheduler", scheduler, Scheduler),
+        ):
             _refuse_other(role, part, kind)
         self.target = target if isinstance(target, Target) else HFTarget(target)
         self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
@@ -89,9 +93,7 @@ class Decoder:
             for role in ("drafter", "verifier", "scheduler")
             if (part := getattr(whole, role)) is not None
         }
-        decoder = cls(
-            target, **parts, exactness=whole.exactness, allow=whole.allow, compile=whole.compile
-        )
+        decoder = cls(target, **parts, exactness=whole.exactness, allow=whole.allow, compile=whole.compile)
         decoder._tokenizer = tokenizer
         if tokenizer is not None:
             decoder._check_tokenizer(tokenizer)
@@ -100,10 +102,11 @@ class Decoder:
     @property
     def config(self) -> DecoderConfig:
         """The config that rebuilds this decoder; raises IncompatibleError where a part has none."""
-        parts = {"drafter": self.drafter, "verifier": self.verifier, "scheduler": self.scheduler}
-        made = {role: part.config for role, part in parts.items() if part is not None}
-        if missing := [f"{role} '{parts[role].name}' has no config" for role, made_of in made.items() if made_of is None]:  # type: ignore[union-attr]
-            raise IncompatibleError([f"{text}; register it as a strategy to write it to a file" for text in missing])
+        parts = [part for part in (self.drafter, self.verifier, self.scheduler) if part is not None]
+        made = {part.role: part.config for part in parts}
+        if missing := [part for part in parts if made[part.role] is None]:
+            advice = "has no config; register it as a strategy to write it to a file"
+            raise IncompatibleError([f"{part.role} '{part.name}' {advice}" for part in missing])
         model = getattr(self.target, "model", None)
         name = getattr(getattr(model, "config", None), "_name_or_path", None)
         return discover().stamp(
@@ -143,8 +146,8 @@ class Decoder:
         refuse_arguments(model, kwargs)
         if tokenizer is not None:
             self._check_tokenizer(tokenizer)
-        # For stop strings `generate` would look for the tokenizer, which it does not hand on to a decoding method; for a
-        # static cache it would allocate one, which is not used, and note its size on the model.
+        # For stop strings `generate` would look for the tokenizer, which it does not hand on to a decoding method;
+        # for a static cache it would allocate one, which is not used, and note its size on the model.
         model, kwargs, taken = set_aside(model, kwargs, ("stop_strings", "cache_implementation"))
         extra = []
         if (stops := taken["stop_strings"]) is not None:

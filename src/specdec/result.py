@@ -95,9 +95,7 @@ class Stream:
         if steps == 0:  # closed before the first round
             return ()
         blank = torch.zeros_like(next(tensor for row in rows for tensor in row))
-        return tuple(
-            torch.cat([row[step] if step < len(row) else blank for row in rows]) for step in range(steps)
-        )
+        return tuple(torch.cat([row[step] if step < len(row) else blank for row in rows]) for step in range(steps))
 
 
 _CACHE_FIELD = "cache" if "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__ else "past_key_values"

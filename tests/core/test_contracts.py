@@ -32,7 +32,7 @@ def test_guarantees_are_ordered_and_named():
     assert Exactness.APPROXIMATE < Exactness.CONSISTENT < Exactness.EXACT_GREEDY < Exactness.EXACT_SAMPLING
     for level in Exactness:
         assert Exactness.parse(level.label) is level
-    with pytest.raises(ValueError, match="'exact'.*exact-sampling"):
+    with pytest.raises(ValueError, match=r"'exact'.*exact-sampling"):
         Exactness.parse("exact")
     assert str(Guarantee(Exactness.EXACT_GREEDY, notes=("a", "b"))) == "exact-greedy (algorithmic); a; b"
 
@@ -48,7 +48,7 @@ def test_good_drafts_pass():
 def test_bad_counts_and_ids():
     with pytest.raises(InvalidDraftError, match="1 drafts for 2 live rows"):
         validate_count([Draft.empty()], 2)
-    with pytest.raises(InvalidDraftError, match="row 7.*token id 5.*vocabulary of 5"):
+    with pytest.raises(InvalidDraftError, match=r"row 7.*token id 5.*vocabulary of 5"):
         validate_ids([0, 5], 5, 7)
     with pytest.raises(InvalidDraftError, match="row 3"):
         validate(Draft.point([1, 2]), Plain(), Budget(1, 9), 5, 3)
@@ -114,7 +114,7 @@ def test_every_criterion_is_asked_even_after_a_yes():
 def test_tokens_can_be_read_like_a_list_and_not_written():
     tokens = Tokens([1, 2])
     assert tokens == [1, 2] and tokens[-1] == 2 and list(tokens) + [3] == [1, 2, 3] and tokens[:1] == [1]
-    with pytest.raises(TypeError, match="list\\(row.tokens\\)"):
+    with pytest.raises(TypeError, match=r"list\(row.tokens\)"):
         tokens.append(3)
     with pytest.raises(TypeError):
         tokens += [3]
@@ -195,5 +195,5 @@ def test_a_verifier_may_judge_row_by_row():
     class Empty(Verifier):
         name = "empty"
 
-    with pytest.raises(NotImplementedError, match="'empty'.*verify.*judge"):
+    with pytest.raises(NotImplementedError, match=r"'empty'.*verify.*judge"):
         Empty().verify(forest, Laws(Scores(logits), forest), TorchRng(0))

@@ -23,7 +23,7 @@ def forests(draw, most=10):
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(count))
     scratch = set()
     for node, parent in enumerate(parents):
-        if parent in scratch or draw(st.booleans()) and draw(st.booleans()):
+        if parent in scratch or (draw(st.booleans()) and draw(st.booleans())):
             scratch.add(node)
     return parents, frozenset(scratch)
 
@@ -127,7 +127,7 @@ def test_tables_say_what_the_topologies_say(shapes):
     for row, shape in enumerate(forest.shapes):
         for node in range(forest.width):
             real = node <= len(shape.parents)
-            assert tables.judged[row, node] == (0 < node and real and node - 1 not in shape.scratch)
+            assert tables.judged[row, node] == (node > 0 and real and node - 1 not in shape.scratch)
             if not real:
                 continue
             path = tables.path[row, node].tolist()

@@ -52,7 +52,8 @@ def test_streams_are_independent():
     base = uniforms(TorchRng(7), keys)
     others = {
         "next seed": TorchRng(8), "far seed": TorchRng(7 << 32), "fold": TorchRng(7).fold(1),
-        "other fold": TorchRng(7).fold(2), "deeper fold": TorchRng(7).fold(1).fold(1), "two keys": TorchRng(7).fold(1, 2),
+        "other fold": TorchRng(7).fold(2), "deeper fold": TorchRng(7).fold(1).fold(1),
+        "two keys": TorchRng(7).fold(1, 2),
     }  # fmt: skip
     drawn = {name: uniforms(rng, keys) for name, rng in others.items()}
     for name, u in drawn.items():
@@ -111,5 +112,5 @@ def test_coins():
 
 def test_seeds_and_bounds():
     seen = {TorchRng(seed)._uniform((0, 0)) for seed in range(2000)}
-    assert len(seen) == 2000 and 0.0 <= min(seen) and max(seen) < 1.0
+    assert len(seen) == 2000 and min(seen) >= 0.0 and max(seen) < 1.0
     assert 0.45 < sum(seen) / 2000 < 0.55

@@ -83,7 +83,12 @@ def test_rows_may_rest_and_come_back_and_end():
 
 @pytest.mark.parametrize(
     ("own", "temperature", "top_k"),
-    [({}, 0.7, 5), ({"temperature": 1.5}, 1.5, None), ({"top_k": 3}, None, 3), ({"temperature": 0.5, "top_k": 9}, 0.5, 9)],
+    [
+        ({}, 0.7, 5),
+        ({"temperature": 1.5}, 1.5, None),
+        ({"top_k": 3}, None, 3),
+        ({"temperature": 0.5, "top_k": 9}, 0.5, 9),
+    ],
     ids=str,
 )
 def test_q_is_the_law_that_was_drawn_from(own, temperature, top_k):

@@ -92,7 +92,13 @@ def markov(successor: Sequence[int], **options: Any) -> Any:
     """A Llama without attention whose greedy text follows `successor`: token i is followed by `successor[i]`."""
     size = len(successor)
     # Without a pad id: plain `generate` would take it for padding inside a prompt.
-    given = {"max_position_embeddings": 512, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **options}
+    given = {
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        **options,
+    }
     config = LlamaConfig(
         vocab_size=size,
         hidden_size=size,
@@ -177,7 +183,9 @@ def oracle(texts: torch.Tensor, wrong_every: int = 0) -> Saying:
     return Saying(say)
 
 
-def decoder(drafter: str | Drafter = "noisy", scheduler: str | Any = "fixed-5", model: Any = None, **options: Any) -> Decoder:
+def decoder(
+    drafter: str | Drafter = "noisy", scheduler: str | Any = "fixed-5", model: Any = None, **options: Any
+) -> Decoder:
     """A decoder for `target()` from the names of `DRAFTERS` and `SCHEDULERS`."""
     made = DRAFTERS[drafter]() if isinstance(drafter, str) else drafter
     effort = SCHEDULERS[scheduler]() if isinstance(scheduler, str) else scheduler

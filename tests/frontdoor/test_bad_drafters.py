@@ -72,9 +72,7 @@ def check(bad, match, **options):
     assert "row 0" in str(caught.value)
     assert "propose() of drafter 'bad', round 3" in notes(caught.value)
     bad.on = False
-    assert torch.equal(
-        speculating.generate(PROMPT, max_new_tokens=20, do_sample=False), plain(max_new_tokens=20)
-    )
+    assert torch.equal(speculating.generate(PROMPT, max_new_tokens=20, do_sample=False), plain(max_new_tokens=20))
 
 
 @pytest.mark.core
@@ -118,9 +116,7 @@ def test_the_wrong_number_of_drafts(returned):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-    ("method", "number"), [("begin", 0), ("propose", 3), ("observe", 3), ("problems", None)]
-)
+@pytest.mark.parametrize(("method", "number"), [("begin", 0), ("propose", 3), ("observe", 3), ("problems", None)])
 @pytest.mark.parametrize("error", [KeyError, RuntimeError, KeyboardInterrupt])
 def test_a_drafter_that_raises(method, number, error):
     class Raising(Drafter):

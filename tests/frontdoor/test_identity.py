@@ -131,9 +131,7 @@ def test_ways_to_pass_the_same_options():
     assert torch.equal(speculating.generate(PROMPT, generation_config=options), expected)
     assert torch.equal(speculating.generate(inputs=PROMPT, generation_config=options), expected)
     assert torch.equal(speculating.generate(input_ids=PROMPT, generation_config=options), expected)
-    assert torch.equal(
-        speculating.generate(PROMPT, generation_config=options, max_new_tokens=5), expected[:, :12]
-    )
+    assert torch.equal(speculating.generate(PROMPT, generation_config=options, max_new_tokens=5), expected[:, :12])
     assert options.to_dict() == before
 
 

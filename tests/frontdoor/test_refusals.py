@@ -90,7 +90,7 @@ def test_options_in_the_models_own_config(counted):
 
 
 def test_another_model_as_assistant(counted):
-    with pytest.raises(UnsupportedOptionError, match="assistant_model.*DraftModel"):
+    with pytest.raises(UnsupportedOptionError, match=r"assistant_model.*DraftModel"):
         counted.generate(PROMPT, max_new_tokens=4, assistant_model=draft("foreign"))
     with pytest.raises(UnsupportedOptionError, match="assistant_model"):
         counted.generate(PROMPT, None, None, None, None, None, draft("foreign"), max_new_tokens=4)
@@ -140,7 +140,7 @@ def test_prompts(prompt, counted):
 
 
 def test_a_pad_token_inside_the_text_is_explained(counted):
-    with pytest.raises(InvalidPromptError, match="attention_mask=torch.ones_like"):
+    with pytest.raises(InvalidPromptError, match=r"attention_mask=torch.ones_like"):
         counted.generate(torch.tensor([[1, 0, 5]]), max_new_tokens=4, do_sample=False)
     ids = torch.tensor([[1, 0, 5]])
     mask = torch.ones_like(ids)
@@ -182,7 +182,7 @@ def test_an_encoder_decoder():
         vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0,
         pad_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match="(?i)encoder"):
+    with pytest.raises(UnsupportedModelError, match=r"(?i)encoder"):
         Decoder(T5ForConditionalGeneration(config), PromptLookup())
 
 

@@ -79,9 +79,7 @@ def test_eos_and_length_in_one_block(drafter):
 def test_the_reason_is_eos_where_eos_is_the_last_allowed_token():
     free = plain(max_new_tokens=20)[0, 7:].tolist()
     step = free.index(free[8])
-    stream = decoder("self", Fixed(15)).stream(
-        PROMPT, max_new_tokens=step + 1, do_sample=False, eos_token_id=free[8]
-    )
+    stream = decoder("self", Fixed(15)).stream(PROMPT, max_new_tokens=step + 1, do_sample=False, eos_token_id=free[8])
     events = list(stream)
     assert events[-1].rows[0].row.finish_reason == "eos"
 
@@ -95,9 +93,7 @@ def test_eos_among_the_tokens_of_the_prompt_ends_the_copy():
         expected = plain(ids, model, **call)
         assert expected.shape[1] < 24 + 30
         for name, drafter in everyone(model, ids).items():
-            out = decoder(drafter, Fixed(9), model).generate(
-                ids, do_sample=False, return_dict_in_generate=True, **call
-            )
+            out = decoder(drafter, Fixed(9), model).generate(ids, do_sample=False, return_dict_in_generate=True, **call)
             assert torch.equal(out.sequences, expected), name
     copies = decoder("prompt-lookup", Fixed(9), model).generate(
         ids, max_new_tokens=30, eos_token_id=LETTERS.index("e"), do_sample=False, return_dict_in_generate=True
@@ -170,9 +166,7 @@ def test_stop_strings_in_a_config_and_in_the_models_own():
     expected = plain(ids, model, max_new_tokens=20, stop_strings="fg", tokenizer=tokenizer())
     model.generation_config.stop_strings = ["fg"]
     speculating = decoder("prompt-lookup", model=model)
-    assert torch.equal(
-        speculating.generate(ids, max_new_tokens=20, tokenizer=tokenizer(), do_sample=False), expected
-    )
+    assert torch.equal(speculating.generate(ids, max_new_tokens=20, tokenizer=tokenizer(), do_sample=False), expected)
     options = type(model.generation_config)(max_new_tokens=20, stop_strings="fg", do_sample=False)
     assert torch.equal(speculating.generate(ids, options, tokenizer=tokenizer()), expected)
     assert torch.equal(speculating.generate(ids, generation_config=options, tokenizer=tokenizer()), expected)
@@ -189,7 +183,13 @@ def test_stop_strings_in_a_batch():
     ids = torch.cat([encode("...abc"), encode(".klabc"), encode("abcdef")])
     mask = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1], [1] * 6])
     # Without any eos id plain `generate` writes on in rows that have ended; with one it pads them, as we always do.
-    call = {"max_new_tokens": 12, "stop_strings": ["hi"], "attention_mask": mask, "pad_token_id": 26, "eos_token_id": 31}
+    call = {
+        "max_new_tokens": 12,
+        "stop_strings": ["hi"],
+        "attention_mask": mask,
+        "pad_token_id": 26,
+        "eos_token_id": 31,
+    }
     expected = plain(ids, model, tokenizer=tokenizer(), **call)
     assert (expected == 26).any()
     for drafter in (PromptLookup(), DraftModel(model)):

@@ -75,7 +75,9 @@ def test_an_iterating_streamer_in_another_thread():
     streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True, timeout=30)
     speculating = decoder("prompt-lookup", model=model)
     thread = threading.Thread(
-        target=speculating.generate, args=(ids,), kwargs={"max_new_tokens": 12, "do_sample": False, "streamer": streamer}
+        target=speculating.generate,
+        args=(ids,),
+        kwargs={"max_new_tokens": 12, "do_sample": False, "streamer": streamer},
     )
     thread.start()
     text = "".join(streamer)

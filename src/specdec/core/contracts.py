@@ -113,10 +113,10 @@ def validate(draft: Draft, drafter: Drafter, budget: Budget, vocab_size: int, ro
         raise InvalidDraftError(f"row {row}: expected a Draft, found {type(draft).__name__}")
     count = len(draft.parents)
     if not isinstance(draft.tokens, tuple) and not (isinstance(draft.tokens, Tensor) and draft.tokens.ndim == 1):
-        shape = list(draft.tokens.shape) if isinstance(draft.tokens, Tensor) else type(draft.tokens).__name__
-        raise InvalidDraftError(f"row {row}: expected tokens as a tuple of ids or a tensor [nodes], found {shape}")
-    if (given := len(draft.tokens)) != count:
-        found.append(f"{given} tokens but {count} parents: every node needs one of each")
+        given = list(draft.tokens.shape) if isinstance(draft.tokens, Tensor) else type(draft.tokens).__name__
+        raise InvalidDraftError(f"row {row}: expected tokens as a tuple of ids or a tensor [nodes], found {given}")
+    if len(draft.tokens) != count:
+        found.append(f"{len(draft.tokens)} tokens but {count} parents: every node needs one of each")
     try:
         shape = draft.topology
     except ValueError as error:

@@ -27,8 +27,9 @@ class CostCurve:
         if nodes == 0:
             old = self.plain
             return replace(self, plain=seconds if old is None else 0.8 * old + 0.2 * seconds)
-        new = (1.0, nodes, nodes * nodes, seconds, nodes * seconds)
-        return replace(self, sums=tuple(_FORGET * a + b for a, b in zip(self.sums, new, strict=True)))
+        weight, n, nn, t, nt = (_FORGET * old for old in self.sums)
+        sums = (weight + 1.0, n + nodes, nn + nodes * nodes, t + seconds, nt + nodes * seconds)
+        return replace(self, sums=sums)
 
     def __call__(self, nodes: int) -> float:
         """Forecast for `nodes` drafted nodes; raises ValueError before the first observation."""

@@ -28,9 +28,7 @@ def samplings_of(processors: Sequence[Any], rows: int, do_sample: bool | None) -
         )
     if rows == 1 or not any(compat.prefix_function(p) is not None or _per_prompt(p) for p in processors):
         return [_sampling(processors, 0, do_sample)] * rows
-    return [
-        _sampling([_of_row(p, row, rows) for p in processors], row, do_sample) for row in range(rows)
-    ]
+    return [_sampling([_of_row(p, row, rows) for p in processors], row, do_sample) for row in range(rows)]
 
 
 def _sampling(processors: Sequence[Any], row: int, do_sample: bool | None) -> Sampling:
