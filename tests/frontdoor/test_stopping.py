@@ -300,3 +300,19 @@ def test_statistics_scores_stream_and_cache_end_with_the_text(how):
         assert put == [*out.sequences[0].tolist(), None]
         cache = getattr(out, "cache", None) or out.past_key_values
         assert cache.get_seq_length() == out.sequences.shape[1] - 1
+
+
+def test_a_peft_model_whose_own_config_has_stop_strings_is_left_alone():
+    peft = pytest.importorskip("peft")
+    base = markov([(i + 1) % 12 for i in range(12)] + [0] * (len(LETTERS) - 12))
+    wrapped = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    wrapped.generation_config.cache_implementation = "static"
+    ids = encode("abcdefghijklab")
+    out = decoder("prompt-lookup", model=wrapped).generate(
+        ids, max_new_tokens=20, tokenizer=tokenizer(), stop_strings="fg", do_sample=False
+    )
+    assert tokenizer().decode(out[0]) == "abcdefghijklabcdefg"
+    wrapped.generation_config.stop_strings = ["fg"]
+    with pytest.raises(UnsupportedOptionError, match="PEFT"):
+        decoder("prompt-lookup", model=wrapped).generate(ids, max_new_tokens=20, tokenizer=tokenizer())
+    assert wrapped.generation_config.stop_strings == ["fg"]

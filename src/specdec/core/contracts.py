@@ -163,7 +163,7 @@ def validate_ids(tokens: Sequence[int], vocab_size: int, row: int) -> None:
 
 
 def _problems_of_ids(tokens: Sequence[int], vocab_size: int) -> list[str]:
-    if wrong := [token for token in tokens if not isinstance(token, Integral)]:
+    if wrong := [token for token in tokens if type(token) is not int and not isinstance(token, Integral)]:
         return [f"token {wrong[0]!r} is a {type(wrong[0]).__name__}, expected an id"]
     if tokens and (min(tokens) < 0 or max(tokens) >= vocab_size):
         bad = next(token for token in tokens if not 0 <= token < vocab_size)

@@ -50,10 +50,10 @@ def set_aside(
         in_own += [name] if found[2] is not None else []
     if in_given:
         kwargs["generation_config"] = _without(given, in_given)
-    if in_own:
-        if hasattr(model, "get_base_model"):  # PEFT writes the wrapper's config into the model below it
-            what = " and ".join(in_own)
-            refuse([f"{what} in the generation config of a PEFT model: remove it there and pass it in the call"])
+    if hasattr(model, "get_base_model"):  # PEFT writes the wrapper's config into the model below it: no copy then
+        if "stop_strings" in in_own:
+            refuse(["stop_strings in the generation config of a PEFT model: remove them there, pass stop_strings=..."])
+    elif in_own:
         model = copy.copy(model)
         model.generation_config = _without(own, in_own)
     return model, kwargs, taken
