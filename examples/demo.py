@@ -42,14 +42,15 @@ TASKS = {
         "none of them likes the noise of the wheel.",
     ],
     "extract these fields": [
-        "Write these fields as JSON.\n\nName: Peter Brandt\nStreet: 3 Church Square\nCity: Bremen\n"
-        "Country: Germany\nPhone: 555-0101\nEmail: peter.brandt@example.com",
-        '{\n  "name": "Peter Brandt",\n  "street": "3 Church Square",\n  "city": "Bremen",\n'
-        '  "country": "Germany",\n  "phone": "555-0101",\n  "email": "peter.brandt@example.com"\n}',
-        "Write these fields as JSON.\n\nName: Maria Lindqvist\nStreet: 14 Harbour Lane\nCity: Gothenburg\n"
-        "Country: Sweden\nPhone: 555-0142\nEmail: maria.lindqvist@example.com\n"
-        "Occupation: teacher of music and history\nMember since: 12 March 2019\n"
-        "Notes: prefers to be called in the afternoon, speaks Swedish, English and some Finnish",
+        "Write these fields as JSON.\n\nName: Museum of Bells\nStreet: 3 Church Square\nCity: Bremen\n"
+        "Country: Germany\nPhone: 555-0101\nEmail: bells@example.com",
+        '{\n  "name": "Museum of Bells",\n  "street": "3 Church Square",\n  "city": "Bremen",\n'
+        '  "country": "Germany",\n  "phone": "555-0101",\n  "email": "bells@example.com"\n}',
+        # The task
+        "Write these fields as JSON.\n\nName: Old Mill Museum\nStreet: 14 Harbour Lane\nCity: Gothenburg\n"
+        "Country: Sweden\nPhone: 555-0142\nEmail: old.mill@example.com\n"
+        "Topics: wheels, grain and river trade\nOpen since: 12 March 2019\n"
+        "Notes: closed on Mondays, guided tours in Swedish, English and some Finnish",
     ],
 }
 

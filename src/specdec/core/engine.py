@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -85,7 +84,7 @@ class Generation:
                 drafting.observe([outcome for outcome in outcomes if not outcome.done])
                 drafts = drafting.propose(live, budgets, self.draft_rng)
                 self._validate(drafts, live, budgets)
-            forest = Forest.pack(live, drafts, target.device)
+            forest = Forest.pack(live, drafts, context.device)
             clock.lap("draft")
             with blame(target, "score", number):
                 scores = session.score(forest)
@@ -147,15 +146,22 @@ class Clock:
         return RoundTimes(**self._laps, total=self._last - self._started)
 
 
-@contextmanager
-def blame(part: Part, method: str, number: int) -> Iterator[None]:
+class blame:  # noqa: N801 - reads as a verb: with blame(part, ...)
     """Let an exception keep its type and say in a note which part raised it, where, and in which round."""
-    try:
-        yield
-    except Exception as error:
-        note = f"while calling {method}() of {part.role} '{part.name}', round {number}"
+
+    __slots__ = ("_method", "_number", "_part")
+
+    def __init__(self, part: Part, method: str, number: int) -> None:
+        self._part, self._method, self._number = part, method, number
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        note = f"while calling {self._method}() of {self._part.role} '{self._part.name}', round {self._number}"
         if hasattr(error, "add_note"):  # Python 3.11
             error.add_note(note)
         else:
-            error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined]
-        raise
+            error.__notes__ = [*getattr(error, "__notes__", []), note]

@@ -38,12 +38,14 @@ class Tables:
     depth: `[rows, width]` int64.
     path: `[rows, width, depth]` int64, nodes from the root down to each node, padded with the node itself.
     judged: `[rows, width]` bool, False for the anchor, scratch and padding.
+    length: `[rows]` int64, number of drafted nodes.
     """
 
     parent: Tensor
     depth: Tensor
     path: Tensor
     judged: Tensor
+    length: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,8 @@ class Forest:
         if all(isinstance(draft.tokens, tuple) for draft in drafts):
             ids = [[row.anchor, *d.tokens, *[0] * (width - 1 - len(d))] for row, d in zip(rows, drafts, strict=True)]
             tokens = host.send(ids, device)
+        elif len(rows) == 1:
+            tokens = torch.cat([host.send([rows[0].anchor], device), drafts[0].token_tensor(device)])[None]
         else:
             tokens = host.send([[row.anchor] * width for row in rows], device)
             for index, draft in enumerate(drafts):
@@ -112,26 +116,24 @@ class Forest:
                 laws.append(draft.q.index_select(0, row[None])[0].double())
         return torch.stack(laws)
 
-    def q_along_chains(self, vocab: int) -> Tensor:
-        """`[rows, width - 1, vocab]` float64, for chains: the law that node j + 1 was drawn from, at j.
+    def q_along_chains(self, vocab: int, last: Tensor) -> Tensor:
+        """`[rows, width, vocab]` float64, for chains: the law that node j + 1 was drawn from, at j.
 
-        One-hot for POINT candidates, zero for padding.
+        One-hot for POINT candidates; zero at node `last` `[rows]` of each row and after it.
         """
         laws = []
         for index, draft in enumerate(self.drafts):
             count = len(draft)
-            if draft.q is not None and not any(kind is Kind.POINT for kind in draft.kinds):
-                law = draft.q[:count].double()
-            else:
-                law = torch.zeros(count, vocab, dtype=torch.float64, device=self.device)
-                law.scatter_(1, self.tokens[index, 1 : 1 + count, None], 1.0)
-                for node, kind in enumerate(draft.kinds):
-                    if kind.sampled and draft.q is not None:
-                        law[node] = draft.q[node].double()
-            if count < self.width - 1:
-                law = torch.cat([law, law.new_zeros(self.width - 1 - count, vocab)])
-            laws.append(law)
-        return torch.stack(laws)
+            law = draft.q[:count].double() if draft.q is not None else self.tokens.new_zeros(count, vocab).double()
+            if any(kind is Kind.POINT for kind in draft.kinds):
+                points = host.send([node for node, kind in enumerate(draft.kinds) if kind is Kind.POINT], self.device)
+                law = law.index_fill(0, points, 0.0)
+                law[points, self.tokens[index, 1:].index_select(0, points)] = 1.0
+            laws.append(torch.nn.functional.pad(law, (0, 0, 0, self.width - count)))
+        q = torch.stack(laws) if len(laws) > 1 else laws[0][None]
+        if self.ends() is not None:
+            q.masked_fill_((torch.arange(self.width, device=self.device) >= last[:, None])[..., None], 0.0)
+        return q
 
 
 @lru_cache(maxsize=256)
@@ -161,7 +163,8 @@ def _tables(shapes: tuple[Topology, ...], width: int, deepest: int, device: torc
         for node, nodes in enumerate(shape.paths):
             depth[row, node] = shape.depths[node]
             path[row, node] = torch.tensor([*nodes, *[node] * (deepest - len(nodes))])
-    return Tables(parent.to(device), depth.to(device), path.to(device), judged.to(device))
+    length = torch.tensor([len(shape.parents) for shape in shapes])
+    return Tables(parent.to(device), depth.to(device), path.to(device), judged.to(device), length.to(device))
 
 
 @lru_cache(maxsize=64)

@@ -131,13 +131,13 @@ class Laws:
         """`[rows, ..., vocab]` processed scores to float64 probabilities; one-hot in rows that decode greedily."""
         greedy = [row.sampling.greedy for row in self.forest.rows]
         if not any(greedy):
-            return scores.double().softmax(-1)
+            return scores.softmax(-1, dtype=torch.float64)
         one_hot = torch.zeros_like(scores, dtype=torch.float64)
         one_hot.scatter_(-1, best(scores)[..., None], 1.0)
         if all(greedy):
             return one_hot
         where = host.send(greedy, scores.device, torch.bool).view(-1, *[1] * (scores.ndim - 1))
-        return torch.where(where, one_hot, scores.double().softmax(-1))
+        return torch.where(where, one_hot, scores.softmax(-1, dtype=torch.float64))
 
 
 def best(scores: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec.core import host
 from specdec.core.draft import Draft, Kind
 from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.rng import Rng
@@ -133,23 +134,29 @@ class _Session(DraftSession):
         missing = [self._known(row.tokens[self._session.length(at) :]) for row, at in zip(rows, places, strict=True)]
         self._heads.update({row.index: len(new) for row, new in zip(rows, missing, strict=True)})
         width, device = max(map(len, missing)), self._drafter.lm.device
-        tokens = torch.tensor([new + [0] * (width - len(new)) for new in missing], device=device)
+        tokens = host.send([new + [0] * (width - len(new)) for new in missing], device)
         parents: list[Sequence[int]] = [range(-1, len(new) - 1) for new in missing]
-        last = torch.tensor([len(new) - 1 for new in missing], device=device)
-        index = torch.arange(len(rows), device=device)
+        at_end = None  # where each row's last node stands, if not at the end of the pass
+        if any(len(new) < width for new in missing):
+            at_end = torch.arange(len(rows), device=device), host.send([len(new) - 1 for new in missing], device)
         chosen: list[Tensor] = []  # one [rows] a step
-        laws: list[Tensor | None] = []  # one [rows, vocab] a step, None where the guess is no sample
+        laws: list[Tensor] = []  # one [rows, vocab] a step, where the guesses are samples
         samplings = [self._samplings[row.index] for row in rows]
         for step in range(max(depths)):
             logits, _ = self._session.extend(places, tokens, parents)
-            token, law = self._draw(rows, samplings, logits[index, last], chosen, step, rng)
+            token, law = self._draw(rows, samplings, logits[:, -1] if at_end is None else logits[at_end], chosen, rng)
             chosen.append(token)
-            laws.append(law)
+            if law is not None:
+                laws.append(law)
             # The guess becomes the row's next node; a row that needs no further guess takes part as padding.
             ends = [len(new) - 1 + step for new in missing]
             parents = [(end,) if step + 1 < depth else () for end, depth in zip(ends, depths, strict=True)]
-            tokens, last = token[:, None].to(device).clamp(max=self._vocab - 1), torch.zeros_like(last)
-        return [self._draft(place, depth, chosen, laws) for place, depth in enumerate(depths)]
+            tokens, at_end = token[:, None].to(device), None
+        tokens = torch.stack(chosen, 1)  # [rows, deepest]
+        if self._context.greedy:
+            return [Draft.point(tokens[at, :depth]) for at, depth in enumerate(depths)]
+        q = torch.stack(laws, 1)  # [rows, deepest, vocab]
+        return [Draft.sampled(tokens[at, :depth], q[at, :depth]) for at, depth in enumerate(depths)]
 
     def _draw(
         self,
@@ -157,16 +164,13 @@ class _Session(DraftSession):
         samplings: Sequence[Sampling],
         logits: Tensor,
         chosen: Sequence[Tensor],
-        step: int,
         rng: Rng,
     ) -> tuple[Tensor, Tensor | None]:
         """The next guess `[rows]` and the law `[rows, target vocab]` float64 it was drawn from."""
         scores = self._fit(logits)
         first = samplings[0]
-        if not first.processors and all(not s.processors for s in samplings):
-            pass
-        elif first.elementwise and all(s is first for s in samplings):
-            scores = first.apply(torch.zeros(len(rows), 1, dtype=torch.int64, device=scores.device), scores)
+        if first.elementwise and all(s is first for s in samplings):
+            scores = first.apply(rows[0].prefix(scores.device)[:, :1], scores)  # the prefix is not looked at
         else:
             below = torch.stack(list(chosen), 1) if chosen else scores.new_zeros(len(rows), 0, dtype=torch.int64)
             scores = torch.cat([
@@ -175,26 +179,19 @@ class _Session(DraftSession):
             ])  # fmt: skip
         if self._context.greedy:
             return best(scores), None
-        law = scores.double().softmax(-1)
+        law = scores.softmax(-1, dtype=torch.float64)
         if first.greedy:  # the draft model's own temperature is 0: a certainty, and a sample of itself
             law = torch.zeros_like(law).scatter_(1, best(scores)[:, None], 1.0)
-        return rng.categorical(law, at=[(row.copy, row.rounds, step) for row in rows]), law
+        return rng.categorical(law, at=[(row.copy, row.rounds, len(chosen)) for row in rows]), law
 
     def _fit(self, logits: Tensor) -> Tensor:
         """Draft logits as float32 scores over the target's vocabulary; NaN and infinities cost acceptance only."""
         vocab = self._context.vocab_size
-        scores = torch.nan_to_num(logits[:, :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30)
+        logits = logits if logits.shape[1] <= vocab else logits[:, :vocab]
+        scores = torch.nan_to_num(logits.float(), nan=-1e30, posinf=1e30, neginf=-1e30)
         if scores.shape[1] < vocab:
             scores = nn.functional.pad(scores, (0, vocab - scores.shape[1]), value=-torch.inf)
         return scores.to(self._context.device)
-
-    def _draft(
-        self, place: int, depth: int, chosen: Sequence[Tensor], laws: Sequence[Tensor | None]
-    ) -> Draft:
-        tokens = torch.stack([step[place] for step in chosen[:depth]])
-        if self._context.greedy:
-            return Draft.point(tokens)
-        return Draft.sampled(tokens, torch.stack([law[place] for law in laws[:depth]]))  # type: ignore[index]
 
     def _depth(self, row: Row, budget: Budget) -> int:
         """How deep this row may draft: 0 once the draft model's context is full."""

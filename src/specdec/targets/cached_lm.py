@@ -14,6 +14,7 @@ from specdec.targets.masks import CausalTemplates, build
 from specdec.targets.spec import ModelSpec, dtype_of
 from specdec.targets.taps import Taps
 
+_NO_TAPS = Taps(())
 _SPARE = 64  # slots added at least when a cache grows
 
 
@@ -51,6 +52,8 @@ class CachedSession:
         self._templates = CausalTemplates()
         self._visible: Tensor | None = None  # [rows, capacity] bool
         self._positions: Tensor | None = None  # [groups, capacity]
+        self._steps = torch.arange(1, device=lm.device)[None]  # [1, at least the extent]: 0, 1, 2, ...
+        self._constant = {lm.spec.cache_name: self.cache, "use_cache": True, "return_dict": True}
         self.passes = 0
 
     def length(self, row: int) -> int:
@@ -184,19 +187,22 @@ class CachedSession:
         self._reserve(start + width)
         self.cache.plan = Write(start, None, start + width, self._capacity, start)
         device = tokens.device
-        query = torch.arange(start, start + width, device=device)[None]
+        if self._steps.shape[1] < start + width:
+            self._steps = torch.arange(self._capacity, device=device)[None]
+        query = self._steps[:, start : start + width]
         windows, longest = self._lm.spec.windows, start + width - 1
         mask: Any = None
         if start == 0 or not self._lm.spec.takes_mask:
             pass  # the model makes the mask that plain decoding uses, or its kernel needs none: same bits
         elif any(size is not None and longest >= size for size in windows.values()):
-            key = torch.arange(start + width, device=device)[None]
+            key = self._steps[:, : start + width]
             visible = key[:, None, :] <= query[:, :, None]
             mask = build(visible, query, key, windows, self._lm.dtype, longest)
         elif width > 1:
             mask = self._templates.get(width, start, self._lm.dtype, device)
             mask = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
-        return self._forward(tokens, query.expand(len(tokens), -1), mask, taps, keep)
+        query = query if len(tokens) == 1 else query.expand(len(tokens), -1)
+        return self._forward(tokens, query, mask, taps, keep)
 
     def _run_slots(
         self, rows: Sequence[int], tokens: Tensor, parents: Sequence[Sequence[int]], taps: Taps | None
@@ -281,12 +287,11 @@ class CachedSession:
     def _forward(
         self, tokens: Tensor, positions: Tensor, mask: Any, taps: Taps | None, keep: Sequence[int] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        spec = self._lm.spec
-        kwargs: dict[str, Any] = {spec.cache_name: self.cache, "use_cache": True, "return_dict": True}
+        spec, kwargs = self._lm.spec, dict(self._constant)
         if keep is not None and spec.keeps_logits:
             kwargs["logits_to_keep"] = torch.tensor(keep, device=tokens.device)
         self.passes += 1
-        taps = taps or Taps(())
+        taps = taps or _NO_TAPS
         out, features = taps.run(
             self._lm.model, input_ids=tokens, position_ids=positions, attention_mask=mask, **kwargs
         )

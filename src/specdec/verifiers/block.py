@@ -40,53 +40,57 @@ class Block(Verifier):
 
     def verify(self, forest: Forest, laws: Laws, rng: Rng) -> Verdict:
         accept, draw = rng.fold(_ACCEPT), rng.fold(_DRAW)
+        keys = [(row.copy, row.rounds) for row in forest.rows]
         last = self._last_nodes(forest)  # [rows], end of the chain; a token that ends the row cuts it short
         p = laws.p_along_chains(last)  # [rows, width, vocab]
-        w, after = self._weigh(forest, p, last)
-        mass = after.sum(-1)  # [rows, width]
-        denominator = mass + (1.0 - w)  # 1 - w first: the sum would round mass away where it is small
-        between = torch.where(denominator > 0, mass / denominator, torch.ones_like(w))
-        nodes = torch.arange(forest.width, device=forest.device)
-        h = torch.where(nodes == last[:, None], w, between)
-        h = torch.where(nodes > last[:, None], 0.0, h)
-        h[:, 0] = 1.0
-        leaf = torch.zeros_like(last)
-        undecided = torch.ones_like(last, dtype=torch.bool)
-        for node in reversed(range(1, forest.width)):
-            keys = [(row.copy, row.rounds, node) for row in forest.rows]
-            stops = accept.bernoulli(torch.where(undecided, h[:, node], 0.0), at=keys)
-            leaf = torch.where(stops, node, leaf)
-            undecided = undecided & ~stops
-            if host.known_true(lambda: ~undecided, forest.device):  # noqa: B023 - asked at once
-                break
+        if forest.width == 1:
+            return Verdict(torch.zeros_like(last), draw.categorical(p[:, 0], at=keys))
+        q = forest.q_along_chains(laws.vocab_size, last)  # [rows, width, vocab], zero from `last` on
+        w = self._weights(forest, p, q)  # [rows, width]
+        # The whole chain first: its coin has probability w, and where it succeeds nothing else is needed.
+        whole = accept.bernoulli(w.gather(1, last[:, None])[:, 0], at=[(*key, 0) for key in keys])
+        if host.known_true(lambda: whole, forest.device):
+            return Verdict(last, draw.categorical(p[laws.rows, last], at=keys))
+        leaf = torch.where(whole, last, 0)
+        after = self._after(w, p, q)  # [rows, width, vocab], law of the next token, unnormalised
+        mass = after.sum(-1)
+        # 1 - w first: a sum would round small mass away. Nothing over nothing: the chain's law is the target's own.
+        h = torch.nan_to_num(mass / (mass + (1.0 - w)), nan=1.0)
+        leaf = self._longest(forest, h, last, leaf, accept)
+        at = (laws.rows, leaf)
         # Where rounding leaves nothing of w p - q, p equals q and is itself the law to draw from.
-        law = normalised(after[laws.rows, leaf], p[laws.rows, leaf])
-        return Verdict(leaf, draw.categorical(law, at=[(row.copy, row.rounds) for row in forest.rows]))
+        return Verdict(leaf, draw.categorical(normalised(after[at], p[at]), at=keys))
+
+    def _longest(self, forest: Forest, h: Tensor, last: Tensor, leaf: Tensor, accept: Rng) -> Tensor:
+        """`[rows]`: `leaf`, or the last node before `last` whose coin of probability h succeeds, 0 if none does."""
+        for node in reversed(range(1, forest.width - 1)):
+            at_play = (leaf == 0) & (last > node)
+            keys = [(row.copy, row.rounds, node) for row in forest.rows]
+            leaf = leaf + node * accept.bernoulli(h[:, node] * at_play, at=keys)
+            if host.known_true(lambda: leaf > 0, forest.device):  # noqa: B023 - asked at once
+                break
+        return leaf
+
+    def _after(self, w: Tensor, p: Tensor, q: Tensor) -> Tensor:
+        """Unnormalised law `[rows, width, vocab]` of the token after each node; w p at the end, where q is zero."""
+        return (w[..., None] * p - q).clamp_(min=0.0)
 
     def _last_nodes(self, forest: Forest) -> Tensor:
-        lengths = host.send([len(draft) for draft in forest.drafts], forest.device)
-        ends = forest.ends()
+        ends, lengths = forest.ends(), forest.tables.length
         if ends is None:
             return lengths
         ends = ends.clone()
         ends[:, 0] = False  # the anchor ended nothing
-        first = torch.where(ends.any(-1), ends.long().argmax(-1), forest.width)
-        return torch.minimum(lengths, first)
+        return torch.minimum(lengths, torch.where(ends.any(-1), ends.long().argmax(-1), forest.width))
 
-    def _weigh(self, forest: Forest, p: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """w `[rows, width]`, and the unnormalised law of the token after each node `[rows, width, vocab]`."""
-        if forest.width == 1:
-            return torch.ones_like(p[:, :, 0]), p
-        q, x = forest.q_along_chains(p.shape[-1]), forest.tokens[:, 1:, None]  # q: [rows, width - 1, vocab]
-        px, qx = p[:, :-1].gather(2, x)[..., 0], q.gather(2, x)[..., 0]  # [rows, width - 1]
-        ratio = torch.where(px > 0, px / qx, torch.zeros_like(px))
-        weights = [torch.ones_like(px[:, 0])]
-        for node in range(forest.width - 1):
-            weights.append((weights[-1] * ratio[:, node]).clamp(max=1.0))
-        w = torch.stack(weights, 1)
-        inside = torch.arange(forest.width - 1, device=forest.device) < last[:, None]  # before the chain's end
-        early = (w[:, :-1, None] * p[:, :-1] - q).clamp_(min=0.0)
-        return w, torch.cat([torch.where(inside[..., None], early, p[:, :-1]), p[:, -1:]], 1)
+    def _weights(self, forest: Forest, p: Tensor, q: Tensor) -> Tensor:
+        """w `[rows, width]`: the running product of ratios over its running maximum, which is min(1, w r) unrolled."""
+        x = forest.tokens[:, 1:, None]
+        px, qx = p[:, :-1].gather(2, x)[..., 0], q[:, :-1].gather(2, x)[..., 0]  # [rows, width - 1]
+        ratio = (px / qx.clamp_(min=1e-300)).clamp_(max=1e100)
+        product = ratio.log_().cumsum(-1)
+        w = (product - product.cummax(-1).values.clamp_(min=0.0)).exp_()
+        return torch.nn.functional.pad(w, (1, 0), value=1.0)
 
 
 def example(vocab_size: int) -> Block:
