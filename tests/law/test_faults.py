@@ -122,13 +122,10 @@ def test_a_coin_that_is_zero_accepts_no_impossible_token():
 class Uncapped(Block):
     """The published code of hierarchical speculative decoding: the whole block is judged by the uncapped ratio."""
 
-    def _weigh(self, forest, p, last):
-        w, after = super()._weigh(forest, p, last)
-        q, x = forest.q_along_chains(p.shape[-1]), forest.tokens[:, 1:, None]
-        ratio = (p[:, :-1].gather(2, x) / q.gather(2, x))[..., 0].prod(-1)
-        w = w.clone()
-        w[:, -1] = ratio.clamp(max=1.0)
-        return w, after
+    def _weights(self, forest, p, q):
+        w, x = super()._weights(forest, p, q), forest.tokens[:, 1:, None]
+        ratio = (p[:, :-1].gather(2, x) / q[:, :-1].gather(2, x))[..., 0].prod(-1)
+        return torch.cat([w[:, :-1], ratio.clamp(max=1.0)[:, None]], 1)
 
 
 def test_block_with_an_uncapped_ratio():
@@ -138,15 +135,9 @@ def test_block_with_an_uncapped_ratio():
 class WrongResidual(Block):
     """Block acceptance with the residual of the token rule: p - q instead of w p - q."""
 
-    def _weigh(self, forest, p, last):
-        w, after = super()._weigh(forest, p, last)
-        if forest.width > 1:
-            q = forest.q_along_chains(p.shape[-1])
-            wrong = (p[:, :-1] - q).clamp(min=0)
-            shape = after[:, :-1].sum(-1, keepdim=True) / wrong.sum(-1, keepdim=True).clamp(min=1e-12)
-            inside = torch.arange(forest.width - 1) < last[:, None]
-            after = torch.cat([torch.where(inside[..., None], wrong * shape, p[:, :-1]), after[:, -1:]], 1)
-        return w, after
+    def _after(self, w, p, q):
+        right, wrong = super()._after(w, p, q), super()._after(torch.ones_like(w), p, q)
+        return wrong * right.sum(-1, keepdim=True) / wrong.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
 def test_block_with_the_residual_of_the_token_rule():

@@ -210,11 +210,43 @@ def test_costs_are_remembered_from_call_to_call_and_acceptance_is_not():
     for _ in range(60):
         first.round()
     assert first.depths[0] == 0
-    second = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth)
-    assert second.round() > 0  # no plain round is needed again
+    # A plain round says how fast the machine is now; from the second on the remembered proportions decide.
+    second = Machine(scheduler, linear(3.0, 0.3, 0.06), lambda row, depth: depth)
+    assert second.round() == 0 and second.round() > 0
+    assert second.session.costs(16) == pytest.approx(3 * 1.42, rel=0.1)  # not measured in this call
     third = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: 0)
-    assert third.round() == second.depths[0]
+    assert (third.round(), third.round()) == (0, second.depths[1])  # acceptance is not remembered
     assert Machine(Adaptive(), linear(), lambda row, depth: depth).round() == 0
+
+
+def test_a_call_that_is_faster_than_the_last_does_not_take_drafts_for_free():
+    """After a long prompt rounds were slow. Compared with those, drafts of a short one look cheaper than nothing."""
+    scheduler = Adaptive()
+    slow = Machine(scheduler, linear(2.0, 0.2, 0.04), lambda row, depth: depth)
+    for _ in range(60):
+        slow.round()
+    fast = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: 0)
+    for _ in range(100):
+        fast.round()
+    assert fast.elapsed <= 1.03 * fast.earned
+
+
+def test_a_generation_that_gets_faster_is_noticed():
+    """Plain rounds were measured when rounds were slow, and every round since was drafted."""
+    seconds = {"plain": 2.0}
+    machine = Machine(
+        Adaptive(),
+        lambda live, nodes: linear(seconds["plain"], 0.1, 0.02)(live, nodes),
+        lambda row, depth: 1 if seconds["plain"] == 2.0 else 0,
+    )
+    for _ in range(30):
+        machine.round()
+    assert machine.depths[-1] > 0
+    seconds["plain"] = 1.0
+    before = machine.elapsed, machine.earned
+    for _ in range(200):
+        machine.round()
+    assert machine.elapsed - before[0] <= 1.08 * (machine.earned - before[1])
 
 
 def test_two_sessions_of_one_scheduler_keep_their_own_ledgers():

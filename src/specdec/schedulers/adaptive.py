@@ -15,6 +15,8 @@ _HOPE = 0.6  # first guess of the chance that a drafted token is kept
 _LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
 _PROBE_DEPTH = 2
+_REFRESH_CLOSE, _REFRESH = 16, 64  # drafted rounds after which a plain one is run to see what that costs now
+_CLOSE = 1.25  # a forecast gain below which the comparison with plain rounds must be fresh
 _CREDIT = 1.0  # plain rounds that drafting may cost in advance
 
 
@@ -25,7 +27,8 @@ class Adaptive(Scheduler):
     what plain rounds would have taken for the tokens emitted, plus one round's credit. So generation is never
     slower than plain decoding by more than the margin, the credit and one round, whatever the drafter does.
 
-    What rounds cost is remembered from call to call. Budgets depend on measured time, so with sampled drafts the
+    What rounds cost is remembered from call to call, in proportion: the first round of each generation is plain and
+    says what a round costs now, and another one follows from time to time where nothing else does. Budgets depend on measured time, so with sampled drafts the
     text of a seed may differ from run to run; POINT drafts are not affected.
     """
 
@@ -55,6 +58,9 @@ class AdaptiveSession(ScheduleSession):
     def __init__(self, config: AdaptiveConfig, learnt: dict[int, CostCurve], rows: int, drafts: bool) -> None:
         self._config, self._learnt, self._drafts = config, learnt, drafts
         self._live = rows
+        self._curves: dict[int, CostCurve] = {}  # this generation's, by live rows
+        self._factor: float | None = None  # what this generation takes of the time that was remembered
+        self._since_plain = 0
         first = [_PRIOR][: config.max_depth]
         rest = [0.0] * (config.max_depth - len(first))
         self._tried = first + rest  # weighted judgements at each depth
@@ -65,16 +71,24 @@ class AdaptiveSession(ScheduleSession):
 
     @property
     def costs(self) -> CostCurve:
-        return self._learnt.get(self._live, CostCurve())
+        return self._costs_of(self._live)
+
+    def _costs_of(self, live: int) -> CostCurve:
+        if live not in self._curves:
+            known = self._learnt.get(live, CostCurve())
+            self._curves[live] = known if self._factor is None else known.scaled(self._factor)
+        return self._curves[live]
 
     def plan(self, rows: Sequence[Row]) -> Budget:
         self._live = len(rows)
         costs = self.costs
         if not self._drafts:
             return Budget(0, 0)
-        if costs.plain is None:
-            return Budget(0, 0)  # one plain round of so many rows first: every later decision is measured against it
-        depth = self._best_depth(costs)
+        if costs.plain is None or self._factor is None:
+            return Budget(0, 0)  # a plain round first: every later decision is measured against it
+        depth, gain = self._best_depth(costs)
+        if self._since_plain >= (_REFRESH_CLOSE if gain < _CLOSE else _REFRESH):
+            return Budget(0, 0)
         if self._elapsed > (1.0 + self._config.margin) * self._earned + _CREDIT * costs.plain:
             depth = 0
         elif depth == 0 and self._idle >= self._probe_every:
@@ -87,8 +101,13 @@ class AdaptiveSession(ScheduleSession):
         self._rounds += 1
         nodes = max(len(outcome.draft) for outcome in event.rows)
         live = len(event.rows)
-        costs = self._learnt.get(live, CostCurve()).observe(nodes, event.times.total)
-        self._learnt[live] = costs
+        costs = self._costs_of(live)
+        if not nodes and self._factor is None:
+            self._factor = event.times.total / costs.plain if costs.plain else 1.0
+            costs = costs.scaled(self._factor)
+        costs = costs.observe(nodes, event.times.total, self._since_plain)
+        self._curves[live] = self._learnt[live] = costs
+        self._since_plain = self._since_plain + 1 if nodes else 0
         self._account(event, nodes, costs)
         if nodes:
             failed = self._idle >= self._probe_every and not any(outcome.accepted for outcome in event.rows)
@@ -128,7 +147,8 @@ class AdaptiveSession(ScheduleSession):
             chance = (kept + _LIKE_ABOVE * chance) / (tried + _LIKE_ABOVE)
             yield chance
 
-    def _best_depth(self, costs: CostCurve) -> int:
+    def _best_depth(self, costs: CostCurve) -> tuple[int, float]:
+        """The depth of most tokens a second, and that rate in units of plain decoding's."""
         best, rate = 0, 1.0 / costs(0)
         reach, expected = 1.0, 1.0
         for depth, chance in enumerate(self._chances(), start=1):
@@ -136,7 +156,7 @@ class AdaptiveSession(ScheduleSession):
             expected += reach
             if expected / costs(depth) > rate:
                 best, rate = depth, expected / costs(depth)
-        return best
+        return best, rate * costs(0)
 
     def _budget(self, depth: int, costs: CostCurve | None) -> Budget:
         if depth == 0:

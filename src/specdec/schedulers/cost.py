@@ -20,16 +20,23 @@ class CostCurve:
     # Decayed sums of 1, n, n*n, t, n*t over rounds with drafts.
     sums: tuple[float, float, float, float, float] = field(default=(0.0, 0.0, 0.0, 0.0, 0.0))
 
-    def observe(self, nodes: int, seconds: float) -> CostCurve:
-        """The curve after one more round."""
+    def observe(self, nodes: int, seconds: float, stale: int = 0) -> CostCurve:
+        """The curve after one more round; `stale` rounds have passed since the last plain one."""
         if self.plain is not None if nodes == 0 else self.sums[0] > 0:  # else the forecast is no more than a belief
             seconds = min(seconds, OUTLIER * self(nodes))
         if nodes == 0:
+            new = min(0.8, 0.2 + 0.05 * stale)  # the longer ago, the less the old measurement says
             old = self.plain
-            return replace(self, plain=seconds if old is None else 0.8 * old + 0.2 * seconds)
+            return replace(self, plain=seconds if old is None else (1.0 - new) * old + new * seconds)
         weight, n, nn, t, nt = (_FORGET * old for old in self.sums)
         sums = (weight + 1.0, n + nodes, nn + nodes * nodes, t + seconds, nt + nodes * seconds)
         return replace(self, sums=sums)
+
+    def scaled(self, factor: float) -> CostCurve:
+        """The curve of a machine, or of a context, that takes `factor` times as long for everything."""
+        weight, n, nn, t, nt = self.sums
+        plain = None if self.plain is None else factor * self.plain
+        return CostCurve(plain, (weight, n, nn, factor * t, factor * nt))
 
     def __call__(self, nodes: int) -> float:
         """Forecast for `nodes` drafted nodes; raises ValueError before the first observation."""
