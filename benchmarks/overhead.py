@@ -1,7 +1,7 @@
 """Milliseconds a round that decoding adds to its forward passes: specdec beside transformers' assisted generation.
 
-A tiny Llama drafts for a tiny Llama, k = 4, on one thread; greedy, and sampled at temperature 0.9. For each engine the widths of all its passes are
-recorded once; then the engine, and the same passes done by `model.forward` on a DynamicCache without anybody's
+A tiny Llama drafts for a tiny Llama, k = 4, on one thread; greedy, and sampled at temperature 0.9. For each engine
+the widths of all its passes are recorded once; then the engine, and the same passes done by `model.forward` on a DynamicCache without anybody's
 code, are timed in turn. The difference, per round, is the engine's overhead. Medians over repeats.
 
     python benchmarks/overhead.py [--repeats 15] [--tokens 200] [--out results.json]
@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -128,7 +129,7 @@ def main() -> None:
                         recorded[name] = widths_of(run, models)
                         torch.manual_seed(0)
                     whole = timed(run)
-                    alone = timed(lambda name=name: bare(recorded[name], models))
+                    alone = timed(partial(bare, recorded[name], models))
                     rounds = sum(1 for number, _, _ in recorded[name] if number == 0)
                     spent[name].append((whole - alone) / rounds)
             for name in engines:

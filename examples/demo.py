@@ -116,9 +116,7 @@ def run_task(
     for _ in range(options.repeats):
         times[0].append(seconds(lambda: decoder.generate(**inputs, **settings), model.device))
         times[1].append(seconds(lambda: model.generate(**inputs, **settings), model.device))
-    speeds = [
-        len(tokens) / statistics.median(taken) for tokens, taken in zip((ours, plain), times, strict=True)
-    ]
+    speeds = [len(tokens) / statistics.median(taken) for tokens, taken in zip((ours, plain), times, strict=True)]
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("tokens", f"the same {len(ours)}" if same else f"{len(ours)}, differing (see above)")

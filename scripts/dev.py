@@ -47,9 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"specdec needs Python 3.10 or newer, this is {found} ({sys.executable}); call a newer one")
     parser = argparse.ArgumentParser(description="Set up an environment for specdec and run one task in it.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment is kept")
-    parser.add_argument(
-        "--transformers", metavar="VERSION", help="'oldest' (as declared) or an exact version"
-    )
+    parser.add_argument("--transformers", metavar="VERSION", help="'oldest' (as declared) or an exact version")
     parser.add_argument("--wheel", type=Path, help="install this wheel without extras, not the working tree")
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="arguments for the task")
@@ -207,9 +205,7 @@ def top_level(distribution: importlib.metadata.Distribution) -> list[Path]:
     """The files and folders that a distribution put directly into its site-packages folder."""
     folder = Path(str(distribution.locate_file("")))
     names = {Path(file).parts[0] for file in distribution.files or ()}
-    return [
-        folder / name for name in sorted(names - {"..", "__pycache__", "bin"}) if (folder / name).exists()
-    ]
+    return [folder / name for name in sorted(names - {"..", "__pycache__", "bin"}) if (folder / name).exists()]
 
 
 def oldest_transformers() -> str:

@@ -25,9 +25,7 @@ def main() -> None:
     command = Path(sys.executable).with_name("specdec")
     listed = subprocess.run([command, "plugins"], capture_output=True, text=True)
     assert listed.returncode == 0, f"`specdec plugins` failed:\n{listed.stdout}{listed.stderr}"
-    assert "prompt-lookup" in listed.stdout, (
-        f"`specdec plugins` does not list prompt-lookup:\n{listed.stdout}"
-    )
+    assert "prompt-lookup" in listed.stdout, f"`specdec plugins` does not list prompt-lookup:\n{listed.stdout}"
     print("specdec plugins lists the built-in strategies")
 
     import torch

@@ -206,9 +206,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "models"
 
 
-def test_missing_package_is_named_with_the_command(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named_with_the_command(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -248,9 +246,7 @@ def test_package_without_the_file(empty_cache: Path, package: Path) -> None:
         load_model(ALIAS)
 
 
-def test_cache_folder_that_cannot_be_written(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_that_cannot_be_written(tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     package.write_bytes(b"GGUF")
@@ -286,9 +282,7 @@ def conversions(empty_cache: Path, package: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(load, "_from_gguf", tiny)
     monkeypatch.setattr(load, "_require", lambda *args: None)
     real = load._sha256
-    monkeypatch.setattr(
-        load, "_sha256", lambda path: load._ALIASES[ALIAS].sha256 if path == package else real(path)
-    )
+    monkeypatch.setattr(load, "_sha256", lambda path: load._ALIASES[ALIAS].sha256 if path == package else real(path))
     yield made
 
 
@@ -387,9 +381,7 @@ def test_a_conversion_that_fails_leaves_nothing(
     assert len(conversions) == 1
 
 
-def test_what_a_killed_process_left_is_removed_a_day_later(
-    empty_cache: Path, conversions: list[Path]
-) -> None:
+def test_what_a_killed_process_left_is_removed_a_day_later(empty_cache: Path, conversions: list[Path]) -> None:
     old, recent = empty_cache / ".making-old", empty_cache / ".making-recent"
     for path in (old, recent):
         path.mkdir(parents=True)

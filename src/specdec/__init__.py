@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder", "__version__", "load_model"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {"Decoder": "specdec.decoder", "load_model": "specdec.targets.load"}
-)
+__getattr__, __dir__ = lazy_exports(__name__, {"Decoder": "specdec.decoder", "load_model": "specdec.targets.load"})
 
 
 def _warn_of_namesake() -> None:

@@ -10,9 +10,7 @@ from typing import Any
 __all__ = ["lazy_exports"]
 
 
-def lazy_exports(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for `package`, which exports the names in `modules` from those modules."""
 
     def module_getattr(name: str) -> Any:

@@ -98,9 +98,7 @@ def test_validate_prints_what_it_would_compose(specdec, tmp_path):
 def test_validate_loads_no_weights(specdec, tmp_path):
     path = tmp_path / "decoder.yaml"
     path.write_text(
-        "target: nobody/has-this-model\n"
-        "drafter: {type: draft-model, model: nobody/has-this-either}\n"
-        "verifier: block\n"
+        "target: nobody/has-this-model\ndrafter: {type: draft-model, model: nobody/has-this-either}\nverifier: block\n"
     )
     result = specdec("validate", path)
     assert result.exit_code == 0, result.stderr
@@ -125,12 +123,8 @@ def test_validate_says_which_parts_do_not_fit(specdec, tmp_path):
 
 
 def test_validate_names_a_part_that_cannot_be_loaded(specdec, tmp_path):
-    lost = Strategy(
-        "drafter", "lost", "specdec_lost_config:LostConfig", "specdec_lost_parts:Lost.from_config", api=1
-    )
-    late = Strategy(
-        "scheduler", "none", "specdec.drafters.none_config:NoDraftConfig", "specdec_lost_parts:S", api=1
-    )
+    lost = Strategy("drafter", "lost", "specdec_lost_config:LostConfig", "specdec_lost_parts:Lost.from_config", api=1)
+    late = Strategy("scheduler", "none", "specdec.drafters.none_config:NoDraftConfig", "specdec_lost_parts:S", api=1)
     manager = PluginManager.from_modules([hooks("lost", strategies=[lost, late])])
     path = tmp_path / "decoder.yaml"
     with use(manager):
@@ -142,9 +136,7 @@ def test_validate_names_a_part_that_cannot_be_loaded(specdec, tmp_path):
 
 def test_validate_notes_other_versions(specdec, tmp_path):
     path = tmp_path / "decoder.json"
-    path.write_text(
-        '{"drafter": "none", "specdec_version": "0.0.1", "plugin_versions": {"specdec-suffix": "2"}}'
-    )
+    path.write_text('{"drafter": "none", "specdec_version": "0.0.1", "plugin_versions": {"specdec-suffix": "2"}}')
     lines = specdec("validate", path).stdout.splitlines()
     assert f"# written by specdec 0.0.1; this is {__version__}" in lines
     assert "# written with specdec-suffix 2; here: not installed" in lines

@@ -59,9 +59,7 @@ def plain(model_folder):
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
 
     def generate(text: str, length: int = 24) -> str:
-        inputs = {
-            key: value for key, value in tokenizer(text, return_tensors="pt").items() if "type" not in key
-        }
+        inputs = {key: value for key, value in tokenizer(text, return_tensors="pt").items() if "type" not in key}
         out = model.generate(**inputs, max_new_tokens=length, do_sample=False)
         return tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 

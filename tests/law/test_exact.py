@@ -41,7 +41,7 @@ FITS = [
 
 
 def law_of(p, q, verifier, style, fanouts, length, eos=(), sampling=None):
-    target, vocab = TabularTarget(p, len(p.entries[0])), len(p.entries[0])
+    target = TabularTarget(p, len(p.entries[0]))
     return enumerate_law(
         lambda rng: generate_tokens(
             target,

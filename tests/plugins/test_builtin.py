@@ -33,9 +33,7 @@ def test_the_target_is_loaded_as_its_config_says(monkeypatch):
     from specdec.core.config import TargetConfig
 
     calls = []
-    monkeypatch.setattr(
-        load, "load_model", lambda *args, **options: calls.append((args, options)) or ("m", "t")
-    )
+    monkeypatch.setattr(load, "load_model", lambda *args, **options: calls.append((args, options)) or ("m", "t"))
     config = TargetConfig(model="org/name", dtype="bfloat16", revision="main")
     assert PluginManager().create("target", config) == "m"
     options = {"dtype": "bfloat16", "trust_remote_code": False, "revision": "main"}

@@ -154,9 +154,7 @@ def test_a_mistake_is_answered_with_its_path(message):
 
 def test_all_mistakes_are_listed_at_once_with_the_file(tmp_path):
     path = tmp_path / "decoder.yaml"
-    path.write_text(
-        "drafter: {type: prompt-lookup, max_ngram: 0, mach: first}\nscheduler: fixd\nallow: maybe\n"
-    )
+    path.write_text("drafter: {type: prompt-lookup, max_ngram: 0, mach: first}\nscheduler: fixd\nallow: maybe\n")
     with pytest.raises(UnknownStrategyError) as caught:
         load_config(path)
     lines = str(caught.value).splitlines()
@@ -185,9 +183,7 @@ def test_a_config_that_borrows_a_name_is_refused():
     class Impostor(StrategyConfig):
         type: str = "none"
 
-    with pytest.raises(
-        ConfigError, match="Impostor says type 'none', but the drafter of that name takes NoDraftConf"
-    ):
+    with pytest.raises(ConfigError, match="Impostor says type 'none', but the drafter of that name takes NoDraftConf"):
         load_config({"drafter": Impostor()})
 
 
@@ -241,9 +237,7 @@ def test_schema_is_the_tagged_union_of_what_is_installed(composites):
     assert schema["properties"]["drafter"]["$ref"] == "#/$defs/drafter"
     assert schema["$defs"]["drafter.draft-model"]["required"] == ["model", "type"]
     references = {
-        part["$ref"]
-        for role in ("drafter", "verifier")
-        for part in schema["$defs"][role]["anyOf"][0]["oneOf"]
+        part["$ref"] for role in ("drafter", "verifier") for part in schema["$defs"][role]["anyOf"][0]["oneOf"]
     }
     assert all(reference.removeprefix("#/$defs/") in schema["$defs"] for reference in references)
     pair = strategy_schema(composites.registry.find("pair"), composites.registry)
@@ -263,9 +257,7 @@ def test_incompatible_errors_list_every_problem_and_survive_pickling():
     assert type(copy) is TokenizerMismatchError and copy.problems == two.problems and str(copy) == str(two)
 
 
-KEYS = st.sampled_from(
-    ["type", "drafter", "drafters", "target", "scheduler", "depth", "model", "required_plugins"]
-)
+KEYS = st.sampled_from(["type", "drafter", "drafters", "target", "scheduler", "depth", "model", "required_plugins"])
 LEAVES = (
     st.none()
     | st.booleans()
@@ -276,9 +268,7 @@ LEAVES = (
 )
 TREES = st.recursive(
     LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3) | st.integers(), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3) | st.integers(), inner),
     max_leaves=8,
 )
 

@@ -16,8 +16,7 @@ from specdec import drafters, schedulers, verifiers
 
 SOURCE = Path(specdec.__file__).parent
 CONFIGS = sorted(
-    ".".join(["specdec", *path.relative_to(SOURCE).with_suffix("").parts])
-    for path in SOURCE.rglob("*_config.py")
+    ".".join(["specdec", *path.relative_to(SOURCE).with_suffix("").parts]) for path in SOURCE.rglob("*_config.py")
 )
 LIGHT = {
     "the package": ["specdec"],
@@ -61,37 +60,25 @@ def test_there_are_configs_to_look_at():
     assert "specdec.drafters.prompt_lookup_config" in CONFIGS and len(CONFIGS) >= 9
 
 
-@pytest.mark.parametrize(
-    "package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__
-)
+@pytest.mark.parametrize("package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__)
 def test_lazy_exports(package):
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
         _ = package.nothing
 
 
-@pytest.mark.parametrize(
-    "package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__
-)
+@pytest.mark.parametrize("package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__)
 def test_lazy_exports_agree_with_what_type_checkers_see(package):
     tree = ast.parse(Path(package.__file__).read_text())
-    branch = next(
-        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
+    branch = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {alias.name: node.module for node in branch.body for alias in node.names}
     table = ast.literal_eval(
-        next(
-            node.args[1]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and "lazy" in ast.unparse(node.func)
-        )
+        next(node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and "lazy" in ast.unparse(node.func))
     )
     assert seen == table and set(seen) == set(package.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize(
-    "package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__
-)
+@pytest.mark.parametrize("package", [specdec, drafters, verifiers, schedulers], ids=lambda package: package.__name__)
 def test_every_lazy_export_exists(package):
     for name in package.__all__:
         assert getattr(package, name) is not None
@@ -103,9 +90,7 @@ def test_a_second_distribution_of_the_same_import_name_is_warned_of(monkeypatch)
         return "9.9"
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
-    with pytest.warns(
-        UserWarning, match=r"distribution 'specdec' 9.9 is installed beside 'specdec-hf'.*uninstall"
-    ):
+    with pytest.warns(UserWarning, match=r"distribution 'specdec' 9.9 is installed beside 'specdec-hf'.*uninstall"):
         specdec._warn_of_namesake()
 
 

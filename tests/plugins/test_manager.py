@@ -166,9 +166,7 @@ def test_one_plugin_name_has_one_owner_and_one_module_one_name():
 
 def test_unknown_name_says_what_could_have_been_meant_and_what_failed():
     with pytest.warns(PluginLoadWarning):
-        manager = PluginManager.from_modules(
-            [plugin("broken", specdec_strategies=raising(OSError("no disk")))]
-        )
+        manager = PluginManager.from_modules([plugin("broken", specdec_strategies=raising(OSError("no disk")))])
     with pytest.raises(UnknownStrategyError) as caught:
         manager.registry.get("drafter", "promt-lookup")
     text = str(caught.value)
@@ -204,9 +202,7 @@ def test_a_strategy_is_checked_when_it_is_made(changes, message):
 
 
 def test_references_are_imported_on_use_and_checked():
-    with pytest.raises(
-        PluginError, match=r"drafter 'acme': config 'acme_config:AcmeConfig' cannot be loaded: Modu"
-    ):
+    with pytest.raises(PluginError, match=r"drafter 'acme': config 'acme_config:AcmeConfig' cannot be loaded: Modu"):
         strategy().load_config()
     with pytest.raises(PluginError, match=r"expected a subclass of specdec\.plugins\.StrategyConfig"):
         strategy(config="json:dumps").load_config()
@@ -292,9 +288,7 @@ def test_failures_name_distribution_and_version():
 
     manager = PluginManager()
     manager.load_entry_points([Point("acme", "acme-dist", fails, "0.3")])
-    with pytest.warns(
-        PluginLoadWarning, match=r"plugin 'acme' \(acme-dist 0.3\) failed.*ImportError: libfoo"
-    ):
+    with pytest.warns(PluginLoadWarning, match=r"plugin 'acme' \(acme-dist 0.3\) failed.*ImportError: libfoo"):
         manager.report()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -380,9 +374,7 @@ def test_a_plugin_is_found_through_an_installed_distribution(tmp_path, monkeypat
     record = the_record(discover(), "suffix")
     assert (record.dist, record.version, record.state) == ("specdec-suffix", "0.2", "loaded")
     assert record.strategies == ("drafter/suffix",)
-    with pytest.raises(
-        ValueError, match="drafter: drafter 'suffix': config 'suffix_config:C' cannot be loaded"
-    ):
+    with pytest.raises(ValueError, match="drafter: drafter 'suffix': config 'suffix_config:C' cannot be loaded"):
         load_config({"drafter": "suffix"})
 
 
@@ -399,9 +391,7 @@ def test_required_plugins_are_compared_with_what_is_loaded():
     assert "is not loaded: PluginError" in manager.unmet(Requirement("specdec-broken"))
     assert "not installed; install it: pip install 'gone>=1'" in manager.unmet(Requirement("gone>=1"))
     with use(manager):
-        assert load_config({"drafter": "none", "required_plugins": ["acme>=1.2"]}).required_plugins == (
-            "acme>=1.2",
-        )
+        assert load_config({"drafter": "none", "required_plugins": ["acme>=1.2"]}).required_plugins == ("acme>=1.2",)
         with pytest.raises(ValueError, match=r"required_plugins\[1\]: plugin 'gone' is not installed"):
             load_config({"drafter": "none", "required_plugins": ["acme", "gone"]})
         with pytest.raises(ValueError, match=r"required_plugins\[0\]: not a requirement"):

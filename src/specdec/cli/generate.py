@@ -44,6 +44,7 @@ def generate(
     from transformers import TextStreamer
 
     import specdec
+    from specdec.result import DecoderOutput
 
     target = whole.target
     assert isinstance(target, TargetConfig)
@@ -60,6 +61,7 @@ def generate(
         **sampling,
     )
     seconds = time.perf_counter() - start
+    assert isinstance(result, DecoderOutput) and result.stats is not None
     tokens = result.sequences.shape[1] - inputs["input_ids"].shape[1]
     typer.echo(f"{result.stats.tokens_per_pass:.2f} tokens per pass", err=True)
     if stats:
@@ -83,16 +85,12 @@ def parse_drafter(text: str) -> dict[str, Any]:
     return {"type": name, option: argument}
 
 
-def _decoder_config(
-    model: str | None, drafter: str | None, config: Path | None, dtype: str | None
-) -> DecoderConfig:
+def _decoder_config(model: str | None, drafter: str | None, config: Path | None, dtype: str | None) -> DecoderConfig:
     if config is not None and drafter is not None:
         raise ConfigError("--drafter and --config both name the drafter; give one of them")
     if config is None:
         if model is None:
-            raise ConfigError(
-                "no target: give --model with a hub id, folder or alias, or --config with a target"
-            )
+            raise ConfigError("no target: give --model with a hub id, folder or alias, or --config with a target")
         return load_config(
             {"target": {"model": model, "dtype": dtype}, "drafter": parse_drafter(drafter or "prompt-lookup")}
         )
@@ -113,15 +111,11 @@ def _prompt(prompt: str | None) -> str:
             raise InvalidPromptError("no prompt: give --prompt, or write it to standard input")
         prompt = sys.stdin.read()
     if not prompt.strip():
-        raise InvalidPromptError(
-            "the prompt is empty; give --prompt with a text, or write one to standard input"
-        )
+        raise InvalidPromptError("the prompt is empty; give --prompt with a text, or write one to standard input")
     return prompt
 
 
-def _sampling(
-    temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None
-) -> dict[str, Any]:
+def _sampling(temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None) -> dict[str, Any]:
     given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     if temperature == 0 or all(value is None for value in given.values()):
         return {"do_sample": False}
@@ -133,6 +127,7 @@ def _sampling(
 
 def _load(target: TargetConfig) -> tuple[Any, Any]:
     import specdec
+    from specdec.result import DecoderOutput
 
     more: dict[str, Any] = {}
     if target.trust_remote_code:

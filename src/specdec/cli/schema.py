@@ -13,9 +13,7 @@ __all__ = ["schema"]
 
 
 def schema(
-    name: str | None = typer.Argument(
-        None, help="A strategy, name or role/name; without it: a whole decoder."
-    ),
+    name: str | None = typer.Argument(None, help="A strategy, name or role/name; without it: a whole decoder."),
 ) -> None:
     """Print the JSON schema of a decoder config, or of one strategy."""
     registry = discover().registry

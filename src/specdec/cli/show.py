@@ -85,7 +85,5 @@ def _print(facts: dict[str, Any]) -> None:
     table = Table("option", "type", "default", "meaning", box=None, pad_edge=False)
     for option in facts["options"]:
         default = "required" if option["required"] else json.dumps(option["default"])
-        table.add_row(
-            *(escape(cell) for cell in (option["name"], option["type"], default, option["description"]))
-        )
+        table.add_row(*(escape(cell) for cell in (option["name"], option["type"], default, option["description"])))
     console.print(table)

@@ -74,9 +74,7 @@ def _weightless(role: Role, config: StrategyConfig, manager: PluginManager) -> A
 
 def _names_weights(value: object) -> bool:
     if isinstance(value, StrategyConfig):
-        return bool(_WEIGHTS & set(type(value).model_fields)) or any(
-            _names_weights(inner) for _, inner in value
-        )
+        return bool(_WEIGHTS & set(type(value).model_fields)) or any(_names_weights(inner) for _, inner in value)
     if isinstance(value, (list, tuple)):
         return any(_names_weights(inner) for inner in value)
     return False

@@ -146,7 +146,7 @@ class Clock:
         return RoundTimes(**self._laps, total=self._last - self._started)
 
 
-class blame:  # noqa: N801 - reads as a verb: with blame(part, ...)
+class blame:
     """Let an exception keep its type and say in a note which part raised it, where, and in which round."""
 
     __slots__ = ("_method", "_number", "_part")
@@ -164,4 +164,4 @@ class blame:  # noqa: N801 - reads as a verb: with blame(part, ...)
         if hasattr(error, "add_note"):  # Python 3.11
             error.add_note(note)
         else:
-            error.__notes__ = [*getattr(error, "__notes__", []), note]
+            vars(error).setdefault("__notes__", []).append(note)

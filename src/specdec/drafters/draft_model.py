@@ -50,9 +50,7 @@ class DraftModel(Drafter):
         self.lm = CachedLM(model)
         self.tokenizer = tokenizer
         where = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        self._config = config or DraftModelConfig(
-            model=where, temperature=temperature, top_k=top_k, top_p=top_p
-        )
+        self._config = config or DraftModelConfig(model=where, temperature=temperature, top_k=top_k, top_p=top_p)
         own = warpers(self._config.temperature, self._config.top_k, self._config.top_p)
         self._own = None if own is None else Sampling(own, elementwise=True, greedy=self._config.temperature == 0)
 
@@ -86,9 +84,7 @@ class DraftModel(Drafter):
         # One object for all rows that sample alike: equal objects are applied to all rows in one call.
         mirrors = {id(row.sampling): row.sampling.mirror for row in rows}
         own = self._own
-        return {
-            row.index: mirrors[id(row.sampling)] if own is None or row.sampling.greedy else own for row in rows
-        }
+        return {row.index: mirrors[id(row.sampling)] if own is None or row.sampling.greedy else own for row in rows}
 
 
 class _Session(DraftSession):

@@ -28,9 +28,7 @@ class PromptLookup(Drafter):
         match: Literal["recent", "first"] = "recent",
         max_tokens: int | None = None,
     ) -> None:
-        self._config = PromptLookupConfig(
-            max_ngram=max_ngram, min_ngram=min_ngram, match=match, max_tokens=max_tokens
-        )
+        self._config = PromptLookupConfig(max_ngram=max_ngram, min_ngram=min_ngram, match=match, max_tokens=max_tokens)
 
     @property
     def config(self) -> PromptLookupConfig:

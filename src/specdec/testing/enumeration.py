@@ -88,9 +88,7 @@ class EnumeratingRng:
         self._used.add(key)
 
 
-def enumerate_law(
-    run: Callable[[EnumeratingRng], Hashable], limit: int = 200_000
-) -> dict[Hashable, float]:
+def enumerate_law(run: Callable[[EnumeratingRng], Hashable], limit: int = 200_000) -> dict[Hashable, float]:
     """The law of `run`'s result: runs it once for every combination of random choices.
 
     Raises RuntimeError after `limit` runs.

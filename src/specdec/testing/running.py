@@ -30,12 +30,8 @@ def generate_tokens(
     for index, prompt in enumerate(prompts):
         copy = seen.count(tuple(prompt))
         seen.append(tuple(prompt))
-        rows.append(
-            Row(index, list(prompt), sampling, len(prompt) + new_tokens, copy, group=index, eos=frozenset(eos))
-        )
-    generation = Generation(
-        Parts(target, drafter, verifier, scheduler), tuple(rows), rng.fold(101), rng.fold(102)
-    )
+        rows.append(Row(index, list(prompt), sampling, len(prompt) + new_tokens, copy, group=index, eos=frozenset(eos)))
+    generation = Generation(Parts(target, drafter, verifier, scheduler), tuple(rows), rng.fold(101), rng.fold(102))
     for _ in generation.rounds():
         pass
     return tuple(tuple(row.new_tokens) for row in rows)
