@@ -1,8 +1,9 @@
 """Milliseconds a round that decoding adds to its forward passes: specdec beside transformers' assisted generation.
 
 A tiny Llama drafts for a tiny Llama, k = 4, on one thread; greedy, and sampled at temperature 0.9. For each engine
-the widths of all its passes are recorded once; then the engine, and the same passes done by `model.forward` on a DynamicCache without anybody's
-code, are timed in turn. The difference, per round, is the engine's overhead. Medians over repeats.
+the widths of all its passes are recorded once; then the engine, and the same passes done by `model.forward` on a
+DynamicCache without anybody's code, are timed in turn. The difference, per round, is the engine's overhead. Medians
+over repeats.
 
     python benchmarks/overhead.py [--repeats 15] [--tokens 200] [--out results.json]
 """

@@ -127,7 +127,6 @@ def _sampling(temperature: float | None, top_p: float | None, top_k: int | None,
 
 def _load(target: TargetConfig) -> tuple[Any, Any]:
     import specdec
-    from specdec.result import DecoderOutput
 
     more: dict[str, Any] = {}
     if target.trust_remote_code:
