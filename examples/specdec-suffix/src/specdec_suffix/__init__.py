@@ -1,0 +1,1 @@
+"""A suffix-automaton drafter for specdec: `specdec_suffix.drafter.Suffix`, registered as `suffix`."""
