@@ -32,7 +32,6 @@ PLUGINS = (
     str(EXAMPLES / "faulty-plugins" / "wrong-api"),
 )
 RUNS = 5
-# Listing takes about 0.3 s; a machine under load may take several times that, importing torch takes more.
 MOST_SECONDS = 3.0
 
 
