@@ -11,6 +11,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from specdec import __version__
+from specdec.cli.check import check
 from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
 from specdec.cli.schema import schema
@@ -22,7 +23,7 @@ from specdec.plugins.manager import PluginManager, discover
 __all__ = ["build_app", "main"]
 
 # A new command is a module beside this one and a line here; the module may not import torch at its top.
-COMMANDS: tuple[Callable[..., None], ...] = (plugins, show, schema, validate, generate)
+COMMANDS: tuple[Callable[..., None], ...] = (plugins, show, schema, validate, generate, check)
 
 
 class _Group(TyperGroup):

@@ -46,8 +46,12 @@ class TableDrafter(StatelessDrafter):
         for fanout in self.fanouts[: budget.depth]:
             below = []
             for parent, prefix in level:
+                # Decided before the draw, so that what is drawn does not decide whether it is kept.
+                wanted = min(fanout, budget.nodes - len(tokens))
+                if wanted <= 0:
+                    break
                 chosen: dict[int, int] = {}
-                for token, kind in self._children(laws[parent], fanout, rng):
+                for token, kind in self._children(laws[parent], wanted, rng):
                     if self.style == "mixed" and token in chosen:
                         repeats.append(Candidate(chosen[token], kind))
                         continue

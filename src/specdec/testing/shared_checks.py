@@ -1,0 +1,80 @@
+"""Checks that parts of every role share: configs that round-trip, and hook modules that stay light."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from specdec.core.config import StrategyConfig
+from specdec.testing.subject import Subject
+from specdec.testing.trial import Failure, NotApplicable, Trial
+
+__all__ = ["SHARED"]
+
+_WEIGHTS = {"model", "checkpoint"}
+
+
+def config_round_trip(subject: Subject, trial: Trial) -> str:
+    """The config survives JSON, and a part built from it has an equal one."""
+    config = subject.sample.config
+    if config is None:
+        raise NotApplicable("it has no config")
+    if not isinstance(config, StrategyConfig):
+        raise Failure(f"config returned {type(config).__name__}; expected a StrategyConfig or None")
+    text = json.dumps(config.model_dump(mode="json"))
+    again = type(config).model_validate(json.loads(text))
+    if again != config:
+        raise Failure(f"the config read back from JSON is {again!r}; expected {config!r}", text)
+    build = subject.strategy.create if subject.strategy else getattr(type(subject.sample), "from_config", None)
+    if build is None:
+        return "through JSON; there is no builder to try"
+    if _names_weights(config):
+        return "through JSON; building it would load weights"
+    try:
+        built = build(again)
+    except Exception as error:
+        raise Failure(f"its own config cannot be built: {type(error).__name__}: {error}", text) from error
+    if built.config != config:
+        raise Failure(f"the part built from the config has {built.config!r}; expected {config!r}", text)
+    return "through JSON and through the builder"
+
+
+def _names_weights(value: Any) -> bool:
+    """Whether a config, or one inside it, names weights that would have to be loaded."""
+    if isinstance(value, StrategyConfig):
+        return bool(_WEIGHTS & set(type(value).model_fields)) or any(_names_weights(inner) for _, inner in value)
+    return isinstance(value, (list, tuple)) and any(_names_weights(inner) for inner in value)
+
+
+def light_hook_module(subject: Subject, trial: Trial) -> str:
+    """Importing the module of the strategy's config loads neither torch nor transformers."""
+    if subject.strategy is None:
+        raise NotApplicable("it is not a registered strategy")
+    module = subject.strategy.config.partition(":")[0]
+    code = (
+        f"import sys, importlib\nimportlib.import_module({module!r})\n"
+        "print(' and '.join(sorted({'torch', 'transformers'} & set(sys.modules))) or 'nothing')"
+    )
+    path = os.pathsep.join(place or os.curdir for place in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=trial.seconds,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    if done.returncode != 0:
+        raise Failure(f"importing {module} fails: {done.stderr.strip().splitlines()[-1]}")
+    if (loaded := done.stdout.strip().splitlines()[-1]) != "nothing":
+        raise Failure(f"importing {module}, which holds the config, loads {loaded}")
+    return module
+
+
+SHARED: dict[str, Callable[[Subject, Trial], str]] = {
+    "config-round-trip": config_round_trip,
+    "light-hook-module": light_hook_module,
+}
