@@ -18,6 +18,7 @@ from specdec.core.guarantee import Guarantee
 from specdec.core.interfaces import Drafter, Scheduler, Target, Verifier
 from specdec.core.recorder import Recorder
 from specdec.core.rng import TorchRng
+from specdec.exactness import Mode
 from specdec.plugins.manager import discover
 from specdec.result import DecoderOutput, Stream
 from specdec.schedulers.adaptive import Adaptive
@@ -41,6 +42,9 @@ class Decoder:
     rule for the drafter's candidates. scheduler: how much is drafted; by default `adaptive`, and `fixed` for
     sampled drafts with a seed, whose text measured time would otherwise decide.
     allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
+    exactness: "algorithmic" is exact for the logits of the verification passes; "reverify" decides tokens that the
+        rounding of a wide pass could change by one-token passes; "fixed-width" says bit for bit what the same decoder
+        says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
 
     Raises IncompatibleError, with all problems at once, where the parts do not fit together.
     """
@@ -65,13 +69,13 @@ class Decoder:
         self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
         self.exactness, self.allow, self.compile = exactness, allow, compile
         self._usual = verifier if verifier is not None else _verifier_for(drafter)
+        self._mode = Mode.parse(exactness)
         self._adaptive, self._fixed, self._greedy = Adaptive(), Fixed(), Greedy()
         self._tokenizer: Any = None
         self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
-        if exactness != "algorithmic" or compile:
+        if compile:
             raise UnsupportedOptionError(
-                f"exactness={exactness!r}, compile={compile}: this version decodes with exactness='algorithmic' and "
-                "compile=False only"
+                f"compile={compile} with exactness={exactness!r}: this version compiles no passes; leave compile=False"
             )
 
     @classmethod
@@ -102,6 +106,8 @@ class Decoder:
     @property
     def config(self) -> DecoderConfig:
         """The config that rebuilds this decoder; raises IncompatibleError where a part has none."""
+        if self._mode.label not in ("algorithmic", "reverify", "fixed-width"):
+            raise IncompatibleError([f"a config cannot name the width of exactness {self.exactness!r}"])
         parts = [part for part in (self.drafter, self.verifier, self.scheduler) if part is not None]
         made = {part.role: part.config for part in parts}
         if missing := [part for part in parts if made[part.role] is None]:
@@ -112,7 +118,7 @@ class Decoder:
         return discover().stamp(
             DecoderConfig(
                 target=TargetConfig(model=name) if name else None,
-                exactness=self.exactness,  # type: ignore[arg-type]
+                exactness=self._mode.label,  # type: ignore[arg-type]
                 allow=self.allow,  # type: ignore[arg-type]
                 compile=self.compile,
                 **made,  # type: ignore[arg-type]
@@ -188,18 +194,24 @@ class Decoder:
         if request.greedy and verifier.exactness >= Exactness.EXACT_GREEDY:
             verifier = self._greedy  # proven equal to every exact rule at temperature 0, and cheaper
         self._check(allowed, verifier)
+        if wrong := self._mode.problems_of_call(request, self.drafter, verifier):
+            raise IncompatibleError(wrong)
         scheduler = self._scheduler(request.greedy, seed)
-        target = self.target
+        target, standing, drift = self.target, self._mode.standing(request, self.target, verifier), None
         if isinstance(target, HFTarget):
-            target = target.for_call(request.past, request.prefill_chunk)
+            drift = target.known_drift
+            straight = self._mode.name == "reverify"
+            target = target.for_call(request.past, request.prefill_chunk, self._mode.width, straight)
         rng = TorchRng(_fresh_seed() if seed is None else seed)
         recorder = Recorder(
             scores=request.wants_scores,
             logits=request.wants_logits,
             margins=request.greedy and request.returns_dict,
+            drift=drift.margin if drift and request.greedy else None,
         )
         parts = Parts(target, self.drafter, verifier, scheduler)
-        generation = Generation(parts, request.rows, rng.fold(_DRAFT), rng.fold(_VERIFY), recorder)
+        streams = rng.fold(_DRAFT), rng.fold(_VERIFY)
+        generation = Generation(parts, request.rows, *streams, recorder, standing=standing)
         return Stream(request, generation, self._guarantee(request, verifier, scheduler, seed))
 
     def _scheduler(self, greedy: bool, seed: int | None) -> Scheduler:
@@ -209,7 +221,7 @@ class Decoder:
         return self._fixed if sampled and seed is not None else self._adaptive
 
     def _guarantee(self, request: Request, verifier: Verifier, scheduler: Scheduler, seed: int | None) -> Guarantee:
-        notes = []
+        notes = self._mode.notes(request)
         if verifier.bias_note:
             notes.append(verifier.bias_note)
         if request.greedy:
@@ -221,6 +233,7 @@ class Decoder:
 
     def _check(self, required: Exactness, verifier: Verifier | None = None) -> None:
         found = problems(self.target, self.drafter, verifier or self._usual, required, self._tokenizer)
+        found += self._mode.problems(self.target, self.drafter)
         if found:
             raise IncompatibleError(found)
 

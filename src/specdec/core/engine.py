@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from specdec.core import host
 from specdec.core.contracts import validate, validate_count, validate_ids
@@ -17,6 +18,7 @@ from specdec.core.interfaces import Drafter, Part, Scheduler, Target, TargetSess
 from specdec.core.recorder import Recorder
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws
+from specdec.core.standing import Standing
 from specdec.core.state import Budget, Context, Outcome, Round, RoundTimes, Row, Scores
 from specdec.core.verdict import Verdict
 
@@ -35,6 +37,8 @@ class Parts:
 class Generation:
     """One generation of a few rows; the only owner of its rows. Iterate over `rounds()` once.
 
+    standing: which of a round's decisions may be emitted.
+
     Drafter and verifier draw from separate streams, so that no guess can depend on the coins that judge it.
     """
 
@@ -44,12 +48,13 @@ class Generation:
     verify_rng: Rng
     recorder: Recorder = field(default_factory=Recorder)
     session: TargetSession | None = None
+    standing: Standing = field(default_factory=Standing)
 
     @torch.inference_mode()
     def rounds(self) -> Iterator[Round]:
         """Run to the end; yields one event a round, round 0 being the pass over the prompts."""
         target, drafter = self.parts.target, self.parts.drafter
-        verifier, scheduler = self.parts.verifier, self.parts.scheduler
+        verifier, scheduler, standing = self.parts.verifier, self.parts.scheduler, self.standing
         number, live, clock = 0, list(self.rows), Clock()
         with blame(target, "prefill", number):
             session = self.session = target.begin(live, drafter.needs)
@@ -66,7 +71,8 @@ class Generation:
             with blame(verifier, "verify", number):
                 laws = Laws(scores, forest)
                 verdict = verifier.verify(forest, laws, self.verify_rng)
-            outcomes = self._commit(laws, verdict, scores)
+                doubts = standing.doubts(laws, verdict, self.verify_rng)
+            outcomes = self._commit(laws, verdict, doubts, scores)
             live = [row for row in live if not row.done]
             with blame(target, "commit", number):
                 session.commit(outcomes, live)
@@ -76,15 +82,15 @@ class Generation:
             yield event
             if not live:
                 return
-            number, clock = number + 1, Clock()
+            number, clock, told = number + 1, Clock(), standing.told(event)
             with blame(scheduler, "plan", number):
-                schedule.observe(event)
-                budgets = _budgets(schedule.plan(live), live)
+                schedule.observe(told)
+                budgets = standing.budgets(schedule.plan(live), live)
             with blame(drafter, "propose", number):
-                drafting.observe([outcome for outcome in outcomes if not outcome.done])
-                drafts = drafting.propose(live, budgets, self.draft_rng)
+                drafting.observe([outcome for outcome in told.rows if not outcome.done])
+                drafts = drafting.propose(standing.seen(live), budgets, self.draft_rng)
                 self._validate(drafts, live, budgets)
-            forest = Forest.pack(live, drafts, context.device)
+            forest = Forest.pack(live, standing.scored(live, drafts), context.device)
             clock.lap("draft")
             with blame(target, "score", number):
                 scores = session.score(forest)
@@ -95,10 +101,11 @@ class Generation:
         for row, draft, budget in zip(live, drafts, budgets, strict=True):
             validate(draft, self.parts.drafter, budget, self.parts.target.vocab_size, row.index)
 
-    def _commit(self, laws: Laws, verdict: Verdict, scores: Scores) -> list[Outcome]:
+    def _commit(self, laws: Laws, verdict: Verdict, doubts: Tensor | None, scores: Scores) -> list[Outcome]:
         """Read the verdict, once, and append to each row what it emitted."""
         forest, outcomes = laws.forest, []
-        leaves, following, ids = (list(map(int, part)) for part in _read(verdict, forest))
+        leaves, following, ids, *flags = (list(map(int, part)) for part in _read(verdict, forest, doubts))
+        each = forest.depth + 1  # doubts a row
         for index, (row, draft, shape) in enumerate(zip(forest.rows, forest.drafts, forest.shapes, strict=True)):
             start = index * forest.width + 1
             drafted = tuple(ids[start : start + len(draft)])
@@ -113,21 +120,20 @@ class Generation:
                         "no token can be drawn. Check the model's dtype and the logits processors"
                     )
                 emitted.append(following[index])
+            flag = flags[0][index * each : (index + 1) * each] if flags else ()
+            path, emitted, again = self.standing.settle(row, path, emitted, flag)
             nodes = (0, *path)[: len(emitted)]
             count = row.extend(emitted, self.recorder.scores_of(row, index, nodes, laws), forest.device)
             self.recorder.emitted(row, index, nodes[:count], laws)
             row.rounds += 1
-            outcomes.append(Outcome(row, draft, drafted, path[:count], tuple(emitted[:count]), scores, index))
+            kept = tuple(emitted[:count])
+            outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again))
         return outcomes
 
 
-def _read(verdict: Verdict, forest: Forest) -> list[list[int] | list[float]]:
-    return host.read(verdict.leaf, verdict.next_token, forest.tokens)
-
-
-def _budgets(budget: Budget, live: Sequence[Row]) -> list[Budget]:
-    """The round's budget for each row, cut to the tokens that the row may still emit."""
-    return [budget.within(row.room) for row in live]
+def _read(verdict: Verdict, forest: Forest, doubts: Tensor | None) -> list[list[int] | list[float]]:
+    more = () if doubts is None else (doubts,)
+    return host.read(verdict.leaf, verdict.next_token, forest.tokens, *more)
 
 
 class Clock:

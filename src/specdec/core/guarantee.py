@@ -9,8 +9,9 @@ from specdec.core.contracts import Exactness
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """exactness: the law's relation to the target's. level: "algorithmic" means exact for the logits that the
-    verification passes returned. notes: what qualifies it, in words.
+    """exactness: the law's relation to the target's. level: the mode. "algorithmic": exact for the logits that
+    the verification passes returned; "reverify": tokens that rounding could change were decided by one-token passes;
+    "fixed-width": bit for bit what the same passes say without drafts. notes: what qualifies it, in words.
     """
 
     exactness: Exactness

@@ -44,7 +44,7 @@ class Recorder:
             self.logits.setdefault(row.index, []).extend(
                 laws.logits[index, node].float().clone()[None] for node in nodes
             )
-        if self.keep_margins:
+        if self.keep_margins and nodes:
             self._tally.add_margins(laws.processed_at(index, node) for node in nodes)
 
     def round(self, event: Round) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
@@ -83,6 +84,15 @@ class Row:
     @property
     def new_tokens(self) -> list[int]:
         return self.tokens[self.prompt_length :]
+
+    def ahead(self, tokens: Sequence[int]) -> Row:
+        """This row as it will be if `tokens` follow: what drafters see while these wait to be confirmed."""
+        if not tokens:
+            return self
+        view = copy.copy(self)
+        view.tokens = Tokens([*self.tokens, *tokens])
+        view._prefix, view._written = None, 0
+        return view
 
     def prefix(self, device: torch.device, length: int | None = None) -> Tensor:
         """Padded ids `[1, padding + length]` on `device`, as processors and criteria expect them.
@@ -168,6 +178,9 @@ class Outcome:
     path: accepted nodes whose token was kept (numbering of the pass, anchor excluded).
     tokens: emitted tokens; the first `accepted` of them were drafted, the last may be the target's own.
     scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones.
+    reverified: the token had been left in doubt by a wide pass and was decided by this one-token pass.
+
+    `tokens` is empty where a mode such as `reverify` lets the row stand still for a round; `leaf` means nothing then.
     """
 
     row: Row
@@ -177,6 +190,7 @@ class Outcome:
     tokens: tuple[int, ...]
     scores: Scores
     index: int
+    reverified: bool = False
 
     @property
     def accepted(self) -> int:

@@ -23,7 +23,8 @@ class Stats:
     seconds_*: wall clock in drafting, target passes, verification and everything.
     smallest_margin: smallest difference between the two largest processed scores at an emitted token, greedy
         only. near_ties: emitted tokens whose margin lay within `drift`, the measured difference between wide and
-        narrow passes.
+        narrow passes; None where that was not measured. reverified: tokens that a wide pass had left in doubt and a
+        one-token pass decided.
     """
 
     rounds: int = 0
@@ -42,6 +43,7 @@ class Stats:
     smallest_margin: float | None = None
     near_ties: int | None = None
     drift: float | None = None
+    reverified: int = 0
 
     @property
     def tokens_per_pass(self) -> float:
@@ -74,6 +76,7 @@ class Tally:
     judged_by_depth: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
+    reverified: int = 0
     margins: list[Tensor] = field(default_factory=list)
 
     def add(self, event: Round) -> None:
@@ -82,6 +85,7 @@ class Tally:
         for outcome in event.rows:
             shape = outcome.draft.topology
             self.emitted += len(outcome.tokens)
+            self.reverified += outcome.reverified
             self.nodes += 1 + len(outcome.draft)
             self.judged += shape.judged
             self.accepted += outcome.accepted
@@ -122,6 +126,7 @@ class Tally:
             smallest_margin=smallest,
             near_ties=near,
             drift=self.drift,
+            reverified=self.reverified,
         )
 
 

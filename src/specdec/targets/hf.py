@@ -16,13 +16,17 @@ from specdec.core.forest import Forest
 from specdec.core.interfaces import Target, TargetSession
 from specdec.core.state import Outcome, Row, Scores
 from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.drift import Drift, measure
+from specdec.targets.fixed import FixedSession
 from specdec.targets.probe import Probe, probe
+from specdec.targets.spec import dtype_of
 from specdec.targets.taps import Taps, available
 
 Past = Sequence[tuple[Tensor, Tensor]]
 
 # With the attention implementation that was measured: `model.set_attn_implementation` may change it.
 _PROBES: weakref.WeakKeyDictionary[nn.Module, tuple[str, Probe]] = weakref.WeakKeyDictionary()
+_DRIFTS: weakref.WeakKeyDictionary[nn.Module, tuple[tuple[str, torch.dtype], Drift]] = weakref.WeakKeyDictionary()
 
 
 class HFTarget(Target):
@@ -40,6 +44,8 @@ class HFTarget(Target):
         self.vocab_size = self.lm.spec.vocab_size
         self._past: Past | None = None
         self._prefill_chunk: int | None = None
+        self._width: int | None = None
+        self._straight = False
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -57,6 +63,25 @@ class HFTarget(Target):
     def caps(self) -> Caps:  # type: ignore[override]
         return self.probe.caps
 
+    @property
+    def drift(self) -> Drift:
+        """How far wide passes move what decides a token; measured by some dozens of passes, once a model."""
+        known = self.known_drift
+        if known is None:
+            known = measure(self.lm)
+            _DRIFTS[self.model] = (self._computed_by, known)
+        return known
+
+    @property
+    def known_drift(self) -> Drift | None:
+        """`drift` if it has been measured, else None: nothing is run."""
+        by, known = _DRIFTS.get(self.model, (None, None))
+        return known if by == self._computed_by else None
+
+    @property
+    def _computed_by(self) -> tuple[str, torch.dtype]:
+        return str(getattr(self.model.config, "_attn_implementation", "")), dtype_of(self.model)
+
     def features(self, names: Sequence[str]) -> tuple[str, ...]:
         return available(self.model, tuple(names))
 
@@ -65,12 +90,18 @@ class HFTarget(Target):
             return self.model.get_output_embeddings()
         return self.model.get_input_embeddings() if name == "embed_tokens" else None
 
-    def for_call(self, past: Past | None, prefill_chunk: int | None) -> HFTarget:
-        """This target for one call: `past` holds an earlier turn's keys and values, one row's, a layer."""
-        if past is None and prefill_chunk is None:
+    def for_call(
+        self, past: Past | None, prefill_chunk: int | None, width: int | None = None, straight: bool = False
+    ) -> HFTarget:
+        """This target for one call.
+
+        past: an earlier turn's keys and values, one row's, a layer. width: nodes of every pass after the prompt's,
+        which then all have one shape. straight: one-token passes see the tokens in the order of the text.
+        """
+        if past is None and prefill_chunk is None and width is None and not straight:
             return self
         own = copy.copy(self)
-        own._past, own._prefill_chunk = past, prefill_chunk
+        own._past, own._prefill_chunk, own._width, own._straight = past, prefill_chunk, width, straight
         return own
 
     def begin(self, rows: Sequence[Row], needs: Needs) -> HFSession:
@@ -78,21 +109,32 @@ class HFTarget(Target):
             raise UnsupportedModelError(
                 f"{self.lm.spec.name} cannot score several rows in one pass: {self.caps.why}. Decode one at a time"
             )
-        return HFSession(self.lm, rows, Taps(needs.features), self._past, self._prefill_chunk)
+        expected = max(row.max_length for row in rows)
+        prompts = [row.tokens for row in rows]
+        if self._width is not None:
+            session: CachedSession = FixedSession(self.lm, prompts, expected, self._width)
+        else:
+            # A row is put straight by moving its tokens, so it must not share them.
+            groups = range(len(rows)) if self._straight else [row.group for row in rows]
+            session = self.lm.open(prompts, groups, expected)
+        return HFSession(session, rows, Taps(needs.features), self._past, self._prefill_chunk, self._straight)
 
 
 class HFSession(TargetSession):
     """One generation: rows are scored together, each keeping as many nodes as its own verdict allows."""
 
     def __init__(
-        self, lm: CachedLM, rows: Sequence[Row], taps: Taps, past: Past | None = None, chunk: int | None = None
+        self,
+        lm: CachedSession,
+        rows: Sequence[Row],
+        taps: Taps,
+        past: Past | None = None,
+        chunk: int | None = None,
+        straight: bool = False,
     ) -> None:
-        self._taps, self._chunk = taps, chunk
+        self.lm, self._taps, self._chunk, self._straight = lm, taps, chunk, straight
         self._row = {row.index: number for number, row in enumerate(rows)}
         self._only = len(rows) == 1
-        self.lm: CachedSession = lm.open(
-            [row.tokens for row in rows], [row.group for row in rows], max(row.max_length for row in rows)
-        )
         if past is not None:
             self.lm.adopt(0, past, range(past[0][0].shape[2]))
 
@@ -102,6 +144,9 @@ class HFSession(TargetSession):
 
     def score(self, forest: Forest) -> Scores:
         rows = [self._row[row.index] for row in forest.rows]
+        if self._straight and forest.width == 1:
+            for row in rows:
+                self.lm.straighten(row)
         # The anchor is the first node of the pass, so the draft's nodes move up by one.
         parents = [(-1, *(parent + 1 for parent in shape.parents)) for shape in forest.shapes]
         logits, features = self.lm.extend(rows, forest.tokens, parents, self._taps)
@@ -111,6 +156,6 @@ class HFSession(TargetSession):
         for outcome in outcomes:
             number = self._row[outcome.row.index]
             if outcome.row.rounds > 1:  # round 0 was the prompt, which is committed already
-                self.lm.commit(number, (0, *outcome.path[: len(outcome.tokens) - 1]))
+                self.lm.commit(number, (0, *outcome.path)[: len(outcome.tokens)])
         if not self._only and any(outcome.done for outcome in outcomes):
             self.lm.retire([self._row[row.index] for row in live])

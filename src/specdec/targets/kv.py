@@ -230,6 +230,13 @@ class SlotMap:
         self.pools[slots.group].free([node.slot for i, node in enumerate(slots.pending) if i not in keep])
         slots.pending.clear()
 
+    def straighten(self, row: int) -> None:
+        """Note that a row without pending nodes, the only one of its group, now lies in slots 0 to its length."""
+        slots = self.rows[row]
+        pool = self.pools[slots.group] = Pool()
+        slots.slots = pool.take(len(slots.slots))
+        slots.dense, slots.marked = True, 0
+
     def release(self, row: int) -> None:
         """Free everything that a finished row holds."""
         slots = self.rows[row]

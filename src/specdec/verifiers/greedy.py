@@ -12,7 +12,7 @@ from specdec.core.interfaces import Verifier
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws, best
 from specdec.core.verdict import Verdict
-from specdec.verifiers.descent import follow
+from specdec.verifiers.descent import along, follow
 from specdec.verifiers.greedy_config import GreedyConfig
 
 
@@ -52,6 +52,15 @@ class Greedy(Verifier):
         kept = right.gather(1, tables.path.flatten(1)).view(tables.path.shape).all(-1)
         leaf = (kept * tables.depth).argmax(-1)  # [rows]; 0 where nothing is kept
         return Verdict(leaf, choice.gather(1, leaf[:, None])[:, 0])
+
+    def doubts(self, forest: Forest, laws: Laws, verdict: Verdict, rng: Rng, drift: float) -> Tensor:
+        """`[rows, depth + 1]` bool: decisions whose two largest scores lie within `drift` of each other."""
+
+        def close(node: Tensor, depth: int, alive: Tensor, token: Tensor) -> Tensor:
+            top = laws.processed(node, depth, alive).double().topk(2, dim=-1).values  # [rows, 2]
+            return top[:, 0] - top[:, 1] <= drift
+
+        return along(forest, verdict, close)
 
 
 def example(vocab_size: int) -> Greedy:
