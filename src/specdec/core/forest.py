@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -93,6 +93,10 @@ class Forest:
 
     def ends(self) -> Tensor | None:
         """`[rows, width]` bool, or None where no row has an eos token."""
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> Tensor | None:
         eos = sorted({token for row in self.rows for token in row.eos})
         if not eos or self.width == 1:
             return None
