@@ -26,6 +26,7 @@ from specdec.cli.main import build_app
 from specdec.core.config import load_config
 from specdec.core.errors import PluginLoadWarning
 from specdec.plugins.manager import PluginManager, use
+from specdec.testing.checks import CHECKS
 from tests.frontdoor.models import LETTERS, llama, tokenizer
 
 try:
@@ -56,7 +57,8 @@ def blocks(text: str) -> Iterator[Block]:
         yield Block(found[1], found[2], text.count("\n", 0, found.start(2)) + 1)
 
 
-def of(languages: set[str]) -> list[pytest.ParameterSet]:
+def of(languages: set[str]) -> list:
+    """Each file with its blocks of these languages, as parameters."""
     files = [(path, [b for b in blocks(path.read_text(encoding="utf-8")) if b.language in languages]) for path in FILES]
     return [pytest.param(path, found, id=path.relative_to(ROOT).as_posix()) for path, found in files if found]
 
@@ -184,6 +186,15 @@ def test_files_and_tests_that_are_named_exist(path):
         assert not test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {test}"
     for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
         assert (path.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_checks_that_are_named_exist(path):
+    named = set(re.findall(r"`((?:drafter|verifier|scheduler|target)/[a-z-]+)`", path.read_text(encoding="utf-8")))
+    known = {f"{role}/{name}" for role, checks in CHECKS.items() for name in checks}
+    assert named <= known
+    if path.name == "footguns.md":
+        assert named == known, "the table of checks is not whole"
 
 
 def test_the_snippets_of_a_file_are_found():
