@@ -25,7 +25,7 @@ class TextStore:
 
     path: a JSON-lines file, one array of ids a text, read on first use; each added text becomes a line at its end.
         A file that is not of that form is named in a StoreWarning and left as it is: nothing is read from it and
-        nothing is written to it. One process at a time may write to a file.
+        nothing is written to it. One store at a time may write to a file.
     limit: most tokens that are searched. Past it the oldest texts are dropped, down to half of it, in the file too.
     """
 
