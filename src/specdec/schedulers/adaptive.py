@@ -27,9 +27,9 @@ class Adaptive(Scheduler):
     what plain rounds would have taken for the tokens emitted, plus one round's credit. So generation is never
     slower than plain decoding by more than the margin, the credit and one round, whatever the drafter does.
 
-    What rounds cost is remembered from call to call, in proportion: the first round of each generation is plain and
-    says what a round costs now, and another one follows from time to time where nothing else does. Budgets depend on
-    measured time, so with sampled drafts the text of a seed may differ from run to run; POINT drafts are unaffected.
+    What rounds cost is remembered from call to call, in proportion: the first round of a call says how long they take
+    now. A plain round is run from time to time where none comes by itself. Budgets depend on measured time, so with
+    sampled drafts the text of a seed may differ from run to run; POINT drafts are unaffected.
     """
 
     name = "adaptive"
@@ -60,7 +60,7 @@ class AdaptiveSession(ScheduleSession):
         self._live = rows
         self._curves: dict[int, CostCurve] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
-        self._since_plain = 0
+        self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
         first = [_PRIOR][: config.max_depth]
         rest = [0.0] * (config.max_depth - len(first))
         self._tried = first + rest  # weighted judgements at each depth
@@ -84,8 +84,8 @@ class AdaptiveSession(ScheduleSession):
         costs = self.costs
         if not self._drafts:
             return Budget(0, 0)
-        if costs.plain is None or self._factor is None:
-            return Budget(0, 0)  # a plain round first: every later decision is measured against it
+        if costs.plain is None:
+            return Budget(0, 0)  # a plain round of so many rows first: every later decision is measured against it
         depth, gain = self._best_depth(costs)
         if self._since_plain >= (_REFRESH_CLOSE if gain < _CLOSE else _REFRESH):
             return Budget(0, 0)
@@ -102,8 +102,8 @@ class AdaptiveSession(ScheduleSession):
         nodes = max(len(outcome.draft) for outcome in event.rows)
         live = len(event.rows)
         costs = self._costs_of(live)
-        if not nodes and self._factor is None:
-            self._factor = event.times.total / costs.plain if costs.plain else 1.0
+        if self._factor is None:
+            self._factor = event.times.total / costs(nodes) if costs.plain else 1.0
             costs = costs.scaled(self._factor)
         costs = costs.observe(nodes, event.times.total, self._since_plain)
         self._curves[live] = self._learnt[live] = costs

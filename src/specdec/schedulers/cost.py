@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 _FORGET = 0.95  # weight of the past at each new observation
 _BELIEF = 1.0  # spread of sizes (nodes squared) at which measured slopes count as much as the usual one
+_FRESH = 4  # rounds after a plain one in which what a draft costs is measured against it
 OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
 
 
@@ -28,6 +29,9 @@ class CostCurve:
             new = min(0.8, 0.2 + 0.05 * stale)  # the longer ago, the less the old measurement says
             old = self.plain
             return replace(self, plain=seconds if old is None else (1.0 - new) * old + new * seconds)
+        if stale > _FRESH and self.sums[0] >= _FRESH:
+            # Nothing says whether the draft or the machine took the difference: the machine, for the most part.
+            return self.scaled(1.0 + 0.2 * (max(0.5, seconds / self(nodes)) - 1.0))
         weight, n, nn, t, nt = (_FORGET * old for old in self.sums)
         sums = (weight + 1.0, n + nodes, nn + nodes * nodes, t + seconds, nt + nodes * seconds)
         return replace(self, sums=sums)
