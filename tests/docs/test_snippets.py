@@ -197,6 +197,17 @@ def test_checks_that_are_named_exist(path):
         assert named == known, "the table of checks is not whole"
 
 
+def test_what_every_plugin_needs_takes_under_thirty_lines():
+    """Hook, config and class of the guide's example, without docstrings and without the guessing itself."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    modules = [block.text for block in blocks(text) if re.match(r"# again_\w+\.py\n", block.text)]
+    assert len(modules) == 2
+    guessing = re.compile(r"(    def propose\(.*\n)(?:        .*\n|\n(?=        ))+")
+    lines = [line.strip() for module in modules for line in guessing.sub(r"\1", module).splitlines()]
+    code = [line for line in lines if line and not line.startswith(("#", '"""'))]
+    assert "def propose(self, row, budget, rng, context):" in code and 20 < len(code) < 30, len(code)
+
+
 def test_the_snippets_of_a_file_are_found():
     text = "a\n```python\nx = 1\n```\n\n```\nspecdec plugins  # all\n$ specdec show \\\n  x --json\n```\n"
     first, second = blocks(text)

@@ -27,14 +27,7 @@ class SuffixConfig(StrategyConfig):
 @hookimpl
 def specdec_strategies() -> list[Strategy]:
     """The drafter `suffix`."""
-    return [
-        Strategy(
-            role="drafter",
-            name="suffix",
-            config="specdec_suffix.plugin:SuffixConfig",
-            build="specdec_suffix.drafter:Suffix.from_config",
-            example="specdec_suffix.drafter:example",
-            api=1,
-            summary="Follows the longest match of the last tokens in prompt, output and past outputs.",
-        )
-    ]
+    config, build = "specdec_suffix.plugin:SuffixConfig", "specdec_suffix.drafter:Suffix.from_config"
+    example = "specdec_suffix.drafter:example"
+    summary = "Follows the longest match of the last tokens in prompt, output and past outputs."
+    return [Strategy("drafter", "suffix", config, build, api=1, example=example, summary=summary)]
