@@ -1,27 +1,18 @@
-"""Parts with one fault each, as they were found in published code or are easily written."""
+"""Drafters with one fault each, as they were found in published code or are easily written."""
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 from dataclasses import replace
 
 import torch
 
-from specdec.core.contracts import Exactness
 from specdec.core.draft import Draft, Kind
-from specdec.core.forest import Forest
-from specdec.core.interfaces import Drafter, DraftSession, Scheduler, ScheduleSession, StatelessDrafter, Verifier
-from specdec.core.sampling import Laws
-from specdec.core.state import Budget, Scores
-from specdec.core.verdict import RowVerdict, Verdict
+from specdec.core.interfaces import Drafter, DraftSession, StatelessDrafter
+from specdec.core.state import Budget
+from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.testing.honest import TableDrafter
-from specdec.testing.tabular import TabularTarget
-from specdec.verifiers.block import Block
-from specdec.verifiers.greedy import Greedy
-from specdec.verifiers.token import Token
-from specdec.verifiers.walk import Walk
 
 
 def table(vocab):
@@ -319,298 +310,39 @@ class Hangs(Point):
             pass
 
 
-# --- verifiers ------------------------------------------------------------------------------------------
+class HalfPrecisionQ(Sampled):
+    """Draws in float64 and reports the law in bfloat16."""
 
+    def propose(self, row, budget, rng, context):
+        draft = super().propose(row, budget, rng, context)
+        return replace(draft, q=draft.q.bfloat16()) if len(draft) else draft
 
-class SwappedResidual(Token):
-    """The positive part of q - p instead of p - q: the textbook rule for one candidate, done by hand."""
 
-    branching = False
-    judges = frozenset({Kind.IID})
+class UnnormalisedQ(Sampled):
+    """Reports weights instead of probabilities."""
 
-    def verify(self, forest, laws, rng):
-        return Verifier.verify(self, forest, laws, rng)
+    def propose(self, row, budget, rng, context):
+        draft = super().propose(row, budget, rng, context)
+        return replace(draft, q=draft.q * 3) if len(draft) else draft
 
-    def judge(self, draft, law, rng):
-        for node, token in enumerate(draft.tokens):
-            p, q = law(node), draft.q[node].double()
-            if not bool(rng.bernoulli((p[token] / q[token]).clamp(max=1.0)[None])):
-                return RowVerdict(node, int(rng.categorical(self.left(p, q)[None])))
-        return RowVerdict(len(draft), int(rng.categorical(law(len(draft))[None])))
 
-    def left(self, p, q):
-        rest = (q - p).clamp(min=0.0)
-        return rest if rest.sum() > 0 else p
+class SharedNoise(Sampled):
+    """Every token of a draft is drawn with the noise of the first."""
 
+    def propose(self, row, budget, rng, context):
+        class OneKey:
+            def categorical(self, p, at=None):
+                return rng.categorical(p, at=[(row.rounds,)] * len(p))
 
-class ResidualIsTheTarget(SwappedResidual):
-    """A rejected candidate is followed by a draw from p itself."""
+        return super().propose(row, budget, OneKey(), context)
 
-    def left(self, p, q):
-        return p
 
+class ForgetsAnOption(PromptLookup):
+    """Builds itself from its config without one of the options."""
 
-class HonestByHand(SwappedResidual):
-    """The same rule without its fault."""
+    def __init__(self, vocab=0, max_ngram=2):
+        super().__init__(max_ngram=max_ngram)
 
-    def left(self, p, q):
-        rest = (p - q).clamp(min=0.0)
-        return rest if rest.sum() > 0 else p
-
-
-class AcceptsTheEdge(Token):
-    """`u <= p / q` with a uniform of its own: a u of 0 accepts what has probability 0."""
-
-    branching = False
-    judges = frozenset({Kind.IID})
-
-    def verify(self, forest, laws, rng):
-        return Verifier.verify(self, forest, laws, rng)
-
-    def judge(self, draft, law, rng):
-        for node, token in enumerate(draft.tokens):
-            p, q = law(node), draft.q[node].double()
-            u = float(rng.categorical(torch.ones(1, 4))[0]) / 4
-            if not u <= float(p[token] / q[token]):
-                rest = (p - q).clamp(min=0.0)
-                return RowVerdict(node, int(rng.categorical((rest if rest.sum() > 0 else p)[None])))
-        return RowVerdict(len(draft), int(rng.categorical(law(len(draft))[None])))
-
-
-class UncappedBlock(Block):
-    """The whole block is judged by the uncapped ratio."""
-
-    def _weights(self, forest, p, q):
-        w, x = super()._weights(forest, p, q), forest.tokens[:, 1:, None]
-        ratio = (p[:, :-1].gather(2, x) / q[:, :-1].gather(2, x).clamp(min=1e-300))[..., 0].prod(-1)
-        return torch.cat([w[:, :-1], ratio.clamp(max=1.0)[:, None]], 1)
-
-
-class WrongBlockResidual(Block):
-    """Block acceptance with the residual of the token rule: p - q instead of w p - q."""
-
-    def _after(self, w, p, q):
-        right, wrong = super()._after(w, p, q), super()._after(torch.ones_like(w), p, q)
-        return wrong * right.sum(-1, keepdim=True) / wrong.sum(-1, keepdim=True).clamp(min=1e-12)
-
-
-class LastWins(Greedy):
-    """Of equal logits the last."""
-
-    def _all_at_once(self, forest, laws):
-        choice = laws.vocab_size - 1 - laws.logits.flip(-1).max(-1).indices
-        return Verdict(torch.zeros_like(choice[:, 0]), choice[:, 0])
-
-
-class AcceptsScratch(Walk):
-    """Follows whatever node has the token, judged or not."""
-
-    def verify(self, forest, laws, rng):
-        shapes = tuple(draft_without_scratch(draft).topology for draft in forest.drafts)
-        return super().verify(replace(forest, shapes=shapes), Laws(Scores(laws.logits), forest), rng)
-
-
-def draft_without_scratch(draft):
-    return replace(draft, scratch=frozenset())
-
-
-class ContinuesAfterEos(Walk):
-    """Draws on below a token that ended the row."""
-
-    def verify(self, forest, laws, rng):
-        class Deaf(Forest):
-            def ends(self):
-                return None
-
-        deaf = copy.copy(forest)
-        object.__setattr__(deaf, "__class__", Deaf)
-        return super().verify(deaf, laws, rng)
-
-
-class NoNodePrefix(Walk):
-    """Processors see the row's text, not the node's path."""
-
-    def verify(self, forest, laws, rng):
-        class Blind(Laws):
-            def processed(self, node, depth, active=None):
-                return super().processed(node, 0, active)
-
-        return super().verify(forest, Blind(Scores(laws.logits), forest), rng)
-
-
-class LeafOfTheLongest(Greedy):
-    """Falls off its row: the last node of the pass, padding or not."""
-
-    def verify(self, forest, laws, rng):
-        verdict = super().verify(forest, laws, rng)
-        return Verdict(torch.full_like(verdict.leaf, forest.width - 1), verdict.next_token)
-
-
-class RowsShareACoin(Walk):
-    """One draw for all rows, keyed by the first one's position."""
-
-    def verify(self, forest, laws, rng):
-        total = sum(row.position for row in forest.rows)
-        return super().verify(forest, laws, rng.fold(total))
-
-
-class SilentlyApproximate(Greedy):
-    """Approximate, and does not say how."""
-
-    exactness = Exactness.APPROXIMATE
-
-
-class ReturnsNone(Walk):
-    """Forgets its return."""
-
-    def verify(self, forest, laws, rng):
-        super().verify(forest, laws, rng)
-
-
-# --- schedulers -----------------------------------------------------------------------------------------
-
-
-class _Plan(Scheduler):
-    """A scheduler made of one function of the round's number and rows."""
-
-    name = "plan"
-
-    def begin(self, context, drafts):
-        class Session(ScheduleSession):
-            rounds = 0
-
-            def plan(session, rows):
-                session.rounds += 1
-                return self.budget(session.rounds, rows)
-
-        return Session()
-
-
-class NegativeBudget(_Plan):
-    """Counts down past zero."""
-
-    def budget(self, number, rows):
-        return Budget(5 - number, 5 - number)
-
-
-class UnboundedBudget(_Plan):
-    """Doubles for ever."""
-
-    def budget(self, number, rows):
-        return Budget(2**number, 2**number)
-
-
-class FractionalBudget(_Plan):
-    """Divides and does not round."""
-
-    def budget(self, number, rows):
-        return Budget(number / 2, number)
-
-
-class RandomBudget(_Plan):
-    """Throws dice."""
-
-    def budget(self, number, rows):
-        return Budget(int(torch.randint(5, ())), 8)
-
-
-class RemembersGenerations(_Plan):
-    """Counts rounds on the scheduler instead of in the session."""
-
-    total = 0
-
-    def budget(self, number, rows):
-        self.total += 1
-        return Budget(self.total % 4, 8)
-
-
-class Peeks(_Plan):
-    """Asks the verifier's stream what the target will say, and drafts only where that suits it."""
-
-    def budget(self, number, rows):
-        law = torch.ones(1, 3)
-        keys = [(row.copy, row.rounds, 0) for row in rows]
-        coin = verify_stream().fold(4).bernoulli(torch.full((len(rows),), 0.5), at=keys)
-        return Budget(1, 1) if law.sum() and bool(coin[0]) else Budget(0, 0)
-
-
-class ReturnsInt(_Plan):
-    """A depth where a budget is due."""
-
-    def budget(self, number, rows):
-        return 3
-
-
-# --- targets --------------------------------------------------------------------------------------------
-
-
-class Linked(TabularTarget):
-    """A tabular target whose session remembers what was scored, and so can go wrong."""
-
-    def __init__(self, vocab):
-        super().__init__(table(vocab), vocab)
-
-    def begin(self, rows, needs):
-        inner, target = super().begin(rows, needs), self
-
-        class Session(type(inner)):
-            def score(session, forest):
-                scores = super().score(forest)
-                return Scores(target.scored(session, forest, scores.logits))
-
-            def commit(session, outcomes, live):
-                target.committed(session, outcomes)
-
-        return Session(inner._target, inner._rows)
-
-    def scored(self, session, forest, logits):
-        return logits
-
-    def committed(self, session, outcomes):
-        pass
-
-
-class SiblingsSeeEachOther(Linked):
-    """A causal mask over the nodes of the pass: every node sees all that stand before it."""
-
-    def scored(self, session, forest, logits):
-        logits = logits.clone()
-        for index, row in enumerate(forest.rows):
-            tokens = forest.tokens[index].tolist()
-            for node in range(1, 1 + len(forest.drafts[index])):
-                logits[index, node] = self.logits((*row.tokens, *tokens[1 : node + 1]))
-        return logits
-
-
-class ForgetsToRollBack(Linked):
-    """Rejected tokens stay in front of the anchor."""
-
-    def committed(self, session, outcomes):
-        stale = session.__dict__.setdefault("stale", {})
-        for outcome in outcomes:
-            rejected = [token for node, token in enumerate(outcome.drafted, 1) if node not in outcome.path]
-            stale.setdefault(outcome.row.index, []).extend(rejected)
-
-    def scored(self, session, forest, logits):
-        stale = session.__dict__.get("stale", {})
-        logits = logits.clone()
-        for index, (row, shape) in enumerate(zip(forest.rows, forest.shapes, strict=True)):
-            tokens = forest.tokens[index].tolist()
-            for node, path in enumerate(shape.paths):
-                prefix = (*row.tokens[:-1], *stale.get(row.index, []), row.tokens[-1], *(tokens[at] for at in path))
-                logits[index, node] = self.logits(prefix)
-        return logits
-
-
-class RowsOfTheBatchSwapped(Linked):
-    """Hands the first live row the logits of the last."""
-
-    def scored(self, session, forest, logits):
-        return logits.flip(0)
-
-
-class WrongPositions(Linked):
-    """A chain's nodes are scored one place too early."""
-
-    def scored(self, session, forest, logits):
-        return logits.roll(1, 1)
+    @classmethod
+    def from_config(cls, config):
+        return cls(max_ngram=3)

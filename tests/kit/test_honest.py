@@ -14,6 +14,7 @@ from specdec.testing.tabular import TabularTarget
 from specdec.testing.tiny import TinyTarget
 from specdec.verifiers.greedy import Greedy
 from tests.kit import mutants as m
+from tests.kit import verifier_mutants as v
 
 SHIPPED = [strategy for strategy in discover().registry if strategy.example is not None]
 
@@ -81,7 +82,7 @@ def test_honest_drafter_passes(name):
 
 
 def test_honest_verifier_by_hand_passes():
-    report = check(lambda vocab: m.HonestByHand(), max_examples=8)
+    report = check(lambda vocab: v.HonestByHand(), max_examples=8)
     assert report.ok, str(report)
     assert report.result("output-law-iid").status == "passed"
     assert report.result("output-law-point").status == "not-applicable"
@@ -122,7 +123,7 @@ class TestHonestByHand(VerifierSuite):
     max_examples = 3
 
     def make(self, vocab_size):
-        return m.HonestByHand()
+        return v.HonestByHand()
 
 
 class TestTabular(TargetSuite):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from specdec.plugins import PLUGIN_API, Strategy
 from specdec.testing import check
 from tests.kit import mutants as m
+from tests.kit import part_mutants as p
+from tests.kit import verifier_mutants as v
 
 DRAFTERS = {
     m.ArgmaxSaidIid: ("reported-law", "output-law"),
@@ -30,47 +33,54 @@ DRAFTERS = {
     m.ByPlaceInBatch: ("row-order",),
     m.BreaksWhenLeft: ("usable-after-exception",),
     m.ReturnsNoList: ("interface",),
+    m.HalfPrecisionQ: ("reported-law", "output-law"),
+    m.UnnormalisedQ: ("kinds",),
+    m.SharedNoise: ("reported-law", "output-law"),
+    m.ForgetsAnOption: ("config-round-trip",),
 }
 VERIFIERS = {
-    m.SwappedResidual: ("output-law-iid", "edge-laws"),
-    m.ResidualIsTheTarget: ("output-law-iid", "edge-laws"),
-    m.AcceptsTheEdge: ("impossible-tokens",),
-    m.UncappedBlock: ("output-law-iid", "edge-laws"),
-    m.WrongBlockResidual: ("edge-laws",),
-    m.LastWins: ("greedy-limit",),
-    m.AcceptsScratch: ("scratch",),
-    m.ContinuesAfterEos: ("end-token",),
-    m.NoNodePrefix: ("prefix-processor", "output-law-point"),
-    m.LeafOfTheLongest: ("root-path",),
-    m.RowsShareACoin: ("row-independence",),
-    m.SilentlyApproximate: ("approximation-declared",),
-    m.ReturnsNone: ("interface",),
+    v.SwappedResidual: ("output-law-iid", "edge-laws"),
+    v.ResidualIsTheTarget: ("output-law-iid", "edge-laws"),
+    v.AcceptsTheEdge: ("impossible-tokens",),
+    v.UncappedBlock: ("output-law-iid", "edge-laws"),
+    v.WrongBlockResidual: ("edge-laws",),
+    v.LastWins: ("greedy-limit",),
+    v.AcceptsScratch: ("scratch",),
+    v.ContinuesAfterEos: ("end-token",),
+    v.NoNodePrefix: ("prefix-processor", "output-law-point"),
+    v.LeafOfTheLongest: ("root-path",),
+    v.RowsShareACoin: ("row-independence",),
+    v.SilentlyApproximate: ("approximation-declared",),
+    v.ReturnsNone: ("interface",),
 }
 SCHEDULERS = {
-    m.NegativeBudget: ("budgets",),
-    m.FractionalBudget: ("budgets",),
-    m.UnboundedBudget: ("bounded",),
-    m.RandomBudget: ("sees-no-draws",),
-    m.RemembersGenerations: ("no-leak", "sees-no-draws"),
-    m.Peeks: ("output-law",),
-    m.ReturnsInt: ("interface",),
+    p.NegativeBudget: ("budgets",),
+    p.FractionalBudget: ("budgets",),
+    p.UnboundedBudget: ("bounded",),
+    p.RandomBudget: ("sees-no-draws",),
+    p.RemembersGenerations: ("no-leak", "sees-no-draws"),
+    p.Peeks: ("output-law",),
+    p.ReturnsInt: ("interface",),
 }
 TARGETS = {
-    m.SiblingsSeeEachOther: ("tree-equals-sequential",),
-    m.ForgetsToRollBack: ("commit-equals-prefill",),
-    m.RowsOfTheBatchSwapped: ("ragged-batch-equals-singles",),
-    m.WrongPositions: ("chain-equals-sequential",),
+    p.SiblingsSeeEachOther: ("tree-equals-sequential",),
+    p.ForgetsToRollBack: ("commit-equals-prefill",),
+    p.RowsOfTheBatchSwapped: ("ragged-batch-equals-singles",),
+    p.WrongPositions: ("chain-equals-sequential",),
+    p.ChangesTheModel: ("nothing-changed",),
+    p.ChangesTheWeights: ("nothing-changed",),
+    p.FeaturesOfTheNextNode: ("features",),
 }
 # What each of them keeps, so that a check which fails on everything would show.
 INNOCENT = {
     m.ArgmaxSaidIid: ("interface", "budget", "ids", "no-leak", "same-seed-same-draft"),
     m.LeaksBetweenGenerations: ("interface", "budget", "ids", "kinds", "rows-untouched"),
     m.UnseededRandomness: ("interface", "budget", "ids", "parents"),
-    m.ResidualIsTheTarget: ("interface", "greedy-limit", "row-independence", "impossible-tokens"),
-    m.AcceptsScratch: ("interface", "output-law-point", "greedy-limit", "end-token"),
-    m.NoNodePrefix: ("interface", "scratch", "greedy-limit"),
-    m.RandomBudget: ("interface", "budgets", "bounded", "terminates"),
-    m.SiblingsSeeEachOther: ("interface", "chain-equals-sequential"),
+    v.ResidualIsTheTarget: ("interface", "greedy-limit", "row-independence", "impossible-tokens"),
+    v.AcceptsScratch: ("interface", "output-law-point", "greedy-limit", "end-token"),
+    v.NoNodePrefix: ("interface", "scratch", "greedy-limit"),
+    p.RandomBudget: ("interface", "budgets", "bounded", "terminates"),
+    p.SiblingsSeeEachOther: ("interface", "chain-equals-sequential"),
 }
 ALL = {**DRAFTERS, **VERIFIERS, **SCHEDULERS, **TARGETS}
 
@@ -94,6 +104,15 @@ def test_mutant_passes_the_checks_of_what_it_keeps(mutant):
     report = check(made(mutant), only=INNOCENT[mutant], max_examples=5, shrink_seconds=0)
     assert report.ok, str(report)
     assert report.count("passed") == len(INNOCENT[mutant])
+
+
+def test_a_strategy_whose_config_module_imports_torch():
+    strategy = Strategy(
+        role="drafter", name="heavy", api=PLUGIN_API, config="tests.kit.heavy_config:HeavyConfig",
+        build="tests.kit.mutants:Point",
+    )  # fmt: skip
+    result = check(m.Point, only=["light-hook-module"], strategy=strategy).result("light-hook-module")
+    assert result.status == "failed" and "loads torch" in result.reason
 
 
 def test_there_are_enough_of_them():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 
 import pytest
@@ -14,6 +15,8 @@ from specdec.testing import CheckResult, Report, check, checks_for
 from specdec.testing.checks import CHECKS
 from specdec.testing.trial import run_limited
 from tests.kit import mutants as m
+from tests.kit import part_mutants as p
+from tests.kit import verifier_mutants as v
 
 CONTRACT = ("interface", "budget", "ids", "parents", "kinds")
 
@@ -48,6 +51,20 @@ def test_instances_and_factories_have_the_same_checks():
     for part in (NoDraft(), lambda vocab: NoDraft()):
         assert [one.name for one in checks_for(part)] == list(CHECKS["drafter"])
         assert all(one.summary for one in checks_for(part))
+
+
+def test_checks_know_whether_they_apply_before_they_run():
+    why = {one.name: one.why_not for one in checks_for(NoDraft())}
+    assert why["reported-law"] == "it emits POINT candidates only, which report no law"
+    assert why["budget"] == "" and why["light-hook-module"] == ""
+    assert check(NoDraft(), only=["reported-law"]).result("reported-law").reason == why["reported-law"]
+
+
+def test_without_hypothesis_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    report = check(PromptLookup(), only=["output-law", "budget"])
+    assert report.result("budget").status == "passed"
+    assert "pip install 'specdec-hf[test]'" in report.result("output-law").reason and not report.ok
 
 
 @pytest.mark.parametrize(
@@ -96,8 +113,8 @@ class Fractions(m.Point):
         (BadBegin, "begin() returned NoneType; expected a DraftSession"),
         (OneTooFew, "propose() returned 0 drafts; expected 3, one a row"),
         (Fractions, "propose() returned list for a row; expected a Draft"),
-        (lambda vocab: m.ReturnsNone(), "verify() returned NoneType; expected a Verdict"),
-        (lambda vocab: m.ReturnsInt(), "plan() returned int; expected a Budget"),
+        (lambda vocab: v.ReturnsNone(), "verify() returned NoneType; expected a Verdict"),
+        (lambda vocab: p.ReturnsInt(), "plan() returned int; expected a Budget"),
     ],
 )
 def test_a_part_that_does_not_follow_the_interface_is_told_which_method(part, words):

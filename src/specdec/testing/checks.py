@@ -49,11 +49,25 @@ class Check:
     subject: Subject | None
     body: Body
 
+    @property
+    def why_not(self) -> str:
+        """Why the check does not apply to the part as it declares itself; empty if it does."""
+        try:
+            for condition in getattr(self.body, "conditions", ()):
+                condition(self.subject)
+        except NotApplicable as reason:
+            return str(reason)
+        except Exception:
+            return ""  # a declaration that cannot be read is for the check itself to complain about
+        return ""
+
     def run(
         self, max_examples: int = 25, time_limit: float = 60.0, shrink_seconds: float = _SHRINK_SECONDS
     ) -> CheckResult:
         """Run in a daemon thread of its own, which is stopped and reported as failed after `time_limit` seconds."""
         started = perf_counter()
+        if reason := self.why_not:
+            return CheckResult(self.name, "not-applicable", reason)
         trial = Trial(max_examples, time_limit, shrink_seconds)
         try:
             shown = run_limited(lambda: self.body(self.subject, trial), time_limit)  # type: ignore[arg-type]

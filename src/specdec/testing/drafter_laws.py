@@ -30,7 +30,7 @@ from specdec.testing.harness import (
 from specdec.testing.laws import LawCase, drafter_cases, sampling_for
 from specdec.testing.subject import Subject
 from specdec.testing.tabular import sequence_law
-from specdec.testing.trial import Failure, NotApplicable, Trial
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies, reason_of
 
 __all__ = ["LAWS"]
 
@@ -82,7 +82,7 @@ def _output_law(subject: Subject, trial: Trial, ends: bool) -> str:
             try:
                 body(case)
             except Exception as error:
-                raise Failure(_reason(error), repr(case)) from error
+                raise Failure(reason_of(error), repr(case)) from error
     else:
         trial.search(drafter_cases(rules, ends), body)
     if not totals[0]:
@@ -91,12 +91,6 @@ def _output_law(subject: Subject, trial: Trial, ends: bool) -> str:
         raise NotApplicable(f"it drafted nothing in {totals[0]} cases, so nothing was shown")
     skipped = f"; {totals[2]} with too many branches left out" if totals[2] else ""
     return f"{totals[0]} cases, {totals[1]} nodes drafted, verifiers {', '.join(rules)}{skipped}"
-
-
-def _reason(error: Exception) -> str:
-    from specdec.testing.trial import reason_of
-
-    return reason_of(error)
 
 
 def compare(case: LawCase, target: Any, drafter: Any, verifier: Any, limit: int, scheduler: Any = None) -> None:
@@ -163,10 +157,14 @@ def _reported_cases(heavy: bool) -> Iterator[LawCase]:
                 )  # fmt: skip
 
 
-def reported_law(subject: Subject, trial: Trial) -> str:
-    """Every sampled candidate is drawn from the law q that the draft reports for it, given what was drawn before."""
+def _draws(subject: Subject) -> None:
     if not any(kind.sampled for kind in subject.sample.emits):
         raise NotApplicable("it emits POINT candidates only, which report no law")
+
+
+@applies(_draws)
+def reported_law(subject: Subject, trial: Trial) -> str:
+    """Every sampled candidate is drawn from the law q that the draft reports for it, given what was drawn before."""
     shown = 0
     for case in _reported_cases(subject.heavy):
         shown += _reported(subject, case)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from specdec.core.sampling import Sampling
+from specdec.testing.trial import hypothesis
 
 __all__ = ["HashTable", "LawCase", "drafter_cases", "sampling_for", "tables"]
 
@@ -42,7 +43,7 @@ class HashTable:
 
 def tables(vocab: int, size: int = 4) -> Any:
     """Hypothesis strategy of tables: laws of full support, near-degenerate and one-hot ones, and zeros."""
-    from hypothesis import strategies as st
+    st = hypothesis().strategies
 
     full = st.tuples(*[st.integers(1, 7)] * vocab)
     spread = st.tuples(*[st.integers(0, 7)] * vocab).filter(any)
@@ -118,7 +119,7 @@ PROMPTS = ((1, 0), (0, 1, 0), (0, 1, 1, 0, 1), (1,))
 
 def drafter_cases(rules: tuple[str, ...], ends: bool) -> Any:
     """Hypothesis strategy of cases for drafters; with `ends`, one token ends the row."""
-    from hypothesis import strategies as st
+    st = hypothesis().strategies
 
     @st.composite
     def case(draw: Any) -> LawCase:

@@ -20,7 +20,7 @@ from specdec.testing.honest import TableDrafter
 from specdec.testing.laws import HashTable, LawCase
 from specdec.testing.subject import Subject
 from specdec.testing.tabular import TabularTarget
-from specdec.testing.trial import Failure, NotApplicable, Trial, reason_of
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies, reason_of
 from specdec.verifiers.block import Block
 from specdec.verifiers.walk import Walk
 
@@ -186,9 +186,9 @@ def _timeless(subject: Subject) -> None:
         raise NotApplicable("it measures time (measures_time=True), so budgets differ from run to run")
 
 
+@applies(_timeless)
 def sees_no_draws(subject: Subject, trial: Trial) -> str:
     """The same events give the same budgets: nothing else, chance or time or a former generation, decides."""
-    _timeless(subject)
     count = 0
     for watched in runs(subject):
         (session,) = watched.sessions
@@ -236,9 +236,9 @@ def _limits(plan: Any) -> tuple[Any, ...]:
     return (plan.depth, plan.nodes) if isinstance(plan, Budget) else (plan,)
 
 
+@applies(_timeless)
 def no_leak(subject: Subject, trial: Trial) -> str:
     """Generations under one scheduler, interleaved or in sequence, have the budgets that they have alone."""
-    _timeless(subject)
 
     def start(inner: Any, prompt: tuple[int, ...]) -> tuple[Any, Watched]:
         watched = Watched(inner)
@@ -261,9 +261,9 @@ def no_leak(subject: Subject, trial: Trial) -> str:
     return "3 generations, alone and interleaved"
 
 
+@applies(_timeless)
 def output_law(subject: Subject, trial: Trial) -> str:
     """Under this scheduler a sampled drafter keeps the target's law, every random branch counted."""
-    _timeless(subject)
     prompts: tuple[tuple[int, ...], ...] = ((1, 0), (2,))
     for p, q in ((FULL, OTHER), (OTHER, FULL)):
         for prompt in prompts:

@@ -11,18 +11,27 @@ from typing import Any
 
 from specdec.core.config import StrategyConfig
 from specdec.testing.subject import Subject
-from specdec.testing.trial import Failure, NotApplicable, Trial
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies
 
 __all__ = ["SHARED"]
 
 _WEIGHTS = {"model", "checkpoint"}
 
 
+def _has_config(subject: Subject) -> None:
+    if subject.sample.config is None:
+        raise NotApplicable("it has no config")
+
+
+def _is_registered(subject: Subject) -> None:
+    if subject.strategy is None:
+        raise NotApplicable("it is not a registered strategy")
+
+
+@applies(_has_config)
 def config_round_trip(subject: Subject, trial: Trial) -> str:
     """The config survives JSON, and a part built from it has an equal one."""
     config = subject.sample.config
-    if config is None:
-        raise NotApplicable("it has no config")
     if not isinstance(config, StrategyConfig):
         raise Failure(f"config returned {type(config).__name__}; expected a StrategyConfig or None")
     text = json.dumps(config.model_dump(mode="json"))
@@ -50,10 +59,9 @@ def _names_weights(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(_names_weights(inner) for inner in value)
 
 
+@applies(_is_registered)
 def light_hook_module(subject: Subject, trial: Trial) -> str:
     """Importing the module of the strategy's config loads neither torch nor transformers."""
-    if subject.strategy is None:
-        raise NotApplicable("it is not a registered strategy")
     module = subject.strategy.config.partition(":")[0]
     code = (
         f"import sys, importlib\nimportlib.import_module({module!r})\n"

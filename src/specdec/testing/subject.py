@@ -93,6 +93,9 @@ def _registered(part: Any, role: str) -> Any:
     try:
         config = part.config
         strategy = discover().registry.get(role, config.type) if config is not None else None  # type: ignore[arg-type]
-        return strategy if strategy is not None and strategy.load_config() is type(config) else None
+        # A class of its own may share a shipped config and is not that strategy for it.
+        if strategy is None or strategy.build.partition(":")[0] != type(part).__module__:
+            return None
+        return strategy if strategy.load_config() is type(config) else None
     except (SpecdecError, AttributeError, TypeError):
         return None  # not registered, or a config that the checks of configs will complain about

@@ -17,7 +17,7 @@ from specdec.core.interfaces import TargetSession
 from specdec.core.sampling import Sampling
 from specdec.core.state import Outcome, Row, Scores
 from specdec.testing.subject import Subject
-from specdec.testing.trial import Failure, NotApplicable, Trial
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies
 
 __all__ = ["TARGET", "Driver"]
 
@@ -157,12 +157,30 @@ def chain_equals_sequential(subject: Subject, trial: Trial) -> str:
     return f"{count} nodes"
 
 
+def _can(what: str, words: str) -> Callable[[Subject], None]:
+    def condition(subject: Subject) -> None:
+        caps = subject.sample.caps
+        if not getattr(caps, what):
+            raise NotApplicable(f"it declares that it cannot {words}: {caps.why}")
+
+    return condition
+
+
+def _delivers(subject: Subject) -> None:
+    if not subject.sample.features(FEATURES):
+        raise NotApplicable("it delivers no features")
+
+
+def _has_model(subject: Subject) -> None:
+    if not isinstance(getattr(subject.sample, "model", None), torch.nn.Module):
+        raise NotApplicable("it has no model")
+
+
+@applies(_can("trees", "score trees"))
 @torch.inference_mode()
 def tree_equals_sequential(subject: Subject, trial: Trial) -> str:
     """Every node of a tree gets the logits of its own path: siblings do not see each other."""
     target = subject.make(5)
-    if not target.caps.trees:
-        raise NotApplicable(f"it declares that it cannot score trees: {target.caps.why}")
     count = 0
     for prompt in PROMPTS:
         for parents in (TREE, (-1, -1, -1), (-1, 0, 0, 1, 2, 2)):
@@ -177,12 +195,11 @@ def _paths(draft: Draft) -> list[tuple[int, ...]]:
     return [draft.topology.paths[node] for node in (0, len(draft), 1, max(1, len(draft) - 1))]
 
 
+@applies(_can("rollback", "roll back"))
 @torch.inference_mode()
 def commit_equals_prefill(subject: Subject, trial: Trial) -> str:
     """After any verdict the session is as if the committed text had been its prompt."""
     target = subject.make(5)
-    if not target.caps.rollback:
-        raise NotApplicable(f"it declares that it cannot roll back: {target.caps.why}")
     count = 0
     for parents in (CHAIN, TREE) if target.caps.trees else (CHAIN,):
         for prompt in PROMPTS[:2]:
@@ -196,12 +213,11 @@ def commit_equals_prefill(subject: Subject, trial: Trial) -> str:
     return f"{count} nodes over 4 rounds"
 
 
+@applies(_can("batches", "score batches"))
 @torch.inference_mode()
 def ragged_batch(subject: Subject, trial: Trial) -> str:
     """Rows of different length, draft and acceptance get the logits that each gets alone; rows may finish."""
     target = subject.make(5)
-    if not target.caps.batches:
-        raise NotApplicable(f"it declares that it cannot score batches: {target.caps.why}")
     driver = Driver(target, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
         same(driver.prompt_scores.logits[row, 0], plain(target, prompt), "a prompt in a batch", f"prompt={prompt}")
@@ -221,13 +237,12 @@ def ragged_batch(subject: Subject, trial: Trial) -> str:
     return f"{count} nodes in batches of 3 rows, one of which finishes"
 
 
+@applies(_delivers)
 @torch.inference_mode()
 def features(subject: Subject, trial: Trial) -> str:
     """Features of the prompt and of every node are those of a plain pass over the node's path."""
     target = subject.make(5)
     names = target.features(FEATURES)
-    if not names:
-        raise NotApplicable("it delivers no features")
     needs = Needs(features=tuple(names))
     driver = Driver(target, PROMPTS[:2] if target.caps.batches else PROMPTS[:1], needs)
     driver.start()
@@ -247,13 +262,12 @@ def features(subject: Subject, trial: Trial) -> str:
     return f"{count} features: {', '.join(names)}"
 
 
+@applies(_has_model)
 @torch.inference_mode()
 def nothing_changed(subject: Subject, trial: Trial) -> str:
     """Weights, configs, mode and hooks of the model are as before, also after a generation that broke off."""
     target = subject.make(5)
-    model = getattr(target, "model", None)
-    if not isinstance(model, torch.nn.Module):
-        raise NotApplicable("it has no model")
+    model = target.model
     before = _facts(model)
     names = tuple(target.features(FEATURES))
     for needs in (Needs(), Needs(features=names)):

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from specdec.core.errors import SpecdecError
 
-__all__ = ["Failure", "NotApplicable", "Trial", "run_limited"]
+__all__ = ["Failure", "NotApplicable", "Trial", "applies", "hypothesis", "run_limited"]
+
+Body = TypeVar("Body", bound=Callable[..., str])
 
 
 class Failure(AssertionError):
@@ -25,6 +27,16 @@ class Failure(AssertionError):
 
 class NotApplicable(Exception):
     """A check has nothing to look at on this part; the message says why."""
+
+
+def applies(*conditions: Callable[[Any], None]) -> Callable[[Body], Body]:
+    """Mark a check with what must hold for it to apply: each condition raises NotApplicable, with the reason."""
+
+    def mark(body: Body) -> Body:
+        body.conditions = conditions  # type: ignore[attr-defined]
+        return body
+
+    return mark
 
 
 class TimeUp(BaseException):
@@ -49,7 +61,8 @@ class Trial:
 
         Whatever `body` raises counts as a failure of the example.
         """
-        given, settings, phases, health = _hypothesis()
+        made = hypothesis()
+        phases = made.Phase
         wanted = [phases.explicit, phases.generate]
         if self.shrink_seconds > 0:
             wanted.append(phases.shrink)
@@ -74,15 +87,15 @@ class Trial:
                     self.found = Failure(reason_of(error), text)
                 raise
 
-        decorated = settings(
+        decorated = made.settings(
             max_examples=self.max_examples,
             deadline=None,
             derandomize=True,
             database=None,
             phases=wanted,
             report_multiple_bugs=False,
-            suppress_health_check=list(health),
-        )(given(strategy)(attempt))
+            suppress_health_check=list(made.HealthCheck),
+        )(made.given(strategy)(attempt))
         try:
             decorated()
         except NotApplicable:
@@ -142,13 +155,12 @@ def _where(thread: threading.Thread) -> str:
     return "; it was in " + ", called by ".join(places) if places else ""
 
 
-def _hypothesis() -> tuple[Any, Any, Any, Any]:
+def hypothesis() -> Any:
+    """The module Hypothesis, with which examples are made; raises SpecdecError where it is not installed."""
     try:
-        from hypothesis import HealthCheck, Phase, given, settings
+        import hypothesis
     except ImportError:
-        _missing()
-    return given, settings, Phase, HealthCheck
-
-
-def _missing() -> NoReturn:
-    raise SpecdecError("the conformance kit makes its examples with Hypothesis: pip install 'specdec-hf[test]'")
+        raise SpecdecError(
+            "the conformance kit makes its examples with Hypothesis: pip install 'specdec-hf[test]'"
+        ) from None
+    return hypothesis

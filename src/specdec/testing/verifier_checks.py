@@ -23,7 +23,7 @@ from specdec.testing.laws import HashTable
 from specdec.testing.scripted import Forests, likely
 from specdec.testing.subject import Subject
 from specdec.testing.tabular import TabularTarget
-from specdec.testing.trial import Failure, NotApplicable, Trial, reason_of
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies, reason_of
 from specdec.testing.verifier_laws import KINDS, TIES
 
 __all__ = ["VERIFIER"]
@@ -135,9 +135,9 @@ def interface(subject: Subject, trial: Trial) -> str:
     return "4 generations"
 
 
+@applies(_points)
 def root_path(subject: Subject, trial: Trial) -> str:
     """The leaf is the anchor or a node of the row's own draft, never padding."""
-    _points(subject)
 
     def look(forest: Forest, laws: Laws, verdict: Any) -> None:
         for row, leaf in enumerate(verdict.leaf.tolist()):
@@ -150,9 +150,9 @@ def root_path(subject: Subject, trial: Trial) -> str:
     return f"{look_at_verdicts(subject, look)} generations of ragged batches"
 
 
+@applies(_points)
 def scratch(subject: Subject, trial: Trial) -> str:
     """A scratch node is never kept."""
-    _points(subject)
 
     def look(forest: Forest, laws: Laws, verdict: Any) -> None:
         for row, leaf in enumerate(verdict.leaf.tolist()):
@@ -166,9 +166,9 @@ def scratch(subject: Subject, trial: Trial) -> str:
     return f"{look_at_verdicts(subject, look)} generations"
 
 
+@applies(_points)
 def end_token(subject: Subject, trial: Trial) -> str:
     """No law is asked for below a token that ends its row: grammars would refuse such a prefix."""
-    _points(subject)
 
     def processor(prefix: Tensor, scores: Tensor) -> Tensor:
         if bool((prefix == 0).any()):
@@ -186,10 +186,14 @@ def end_token(subject: Subject, trial: Trial) -> str:
     return f"{count} generations with a strict processor"
 
 
-def greedy_limit(subject: Subject, trial: Trial) -> str:
-    """At temperature 0 the text is argmax decoding's, the lowest id first among equal logits."""
+def _not_a_limit(subject: Subject) -> None:
     if subject.sample.exactness is Exactness.CONSISTENT:
         raise NotApplicable("it declares consistent: equal in a limit only")
+
+
+@applies(_not_a_limit)
+def greedy_limit(subject: Subject, trial: Trial) -> str:
+    """At temperature 0 the text is argmax decoding's, the lowest id first among equal logits."""
     count = 0
     for p, q in ((FULL, TIES), (TIES, TIES), (TIES, FULL), (HashTable(((0, 1, 1), (5, 5, 0))), TIES)):
         for style, kinds in KINDS.items():

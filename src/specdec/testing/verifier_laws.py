@@ -15,7 +15,7 @@ from specdec.testing.honest import Style, TableDrafter
 from specdec.testing.laws import HashTable, LawCase, tables
 from specdec.testing.subject import Subject
 from specdec.testing.tabular import TabularTarget
-from specdec.testing.trial import Failure, NotApplicable, Trial, reason_of
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies, hypothesis, reason_of
 
 __all__ = ["KINDS", "LAWS", "TIES", "exact_sampling"]
 
@@ -61,12 +61,16 @@ def judged(subject: Subject, style: str) -> tuple[tuple[int, ...], ...]:
     return (*chains, *TREES[style]) if verifier.branching else chains
 
 
+def _some_shape(subject: Subject, style: str) -> None:
+    judged(subject, style)
+
+
 def law_check(style: Style) -> Callable[[Subject, Trial], str]:
     """The check of the output's law over random drafts of one style."""
 
+    @applies(exact_sampling, lambda subject: _some_shape(subject, style))
     def output_law(subject: Subject, trial: Trial) -> str:
         """The output has the target's law, for drafts of this kind in every shape that the verifier judges."""
-        exact_sampling(subject)
         shapes = judged(subject, style)
         counted = [0, 0]
 
@@ -93,7 +97,7 @@ def law_check(style: Style) -> Callable[[Subject, Trial], str]:
 
 
 def _cases(shapes: Sequence[tuple[int, ...]], style: str) -> Any:
-    from hypothesis import strategies as st
+    st = hypothesis().strategies
 
     @st.composite
     def case(draw: Any) -> LawCase:
@@ -142,9 +146,9 @@ EDGES: dict[str, tuple[HashTable, HashTable]] = {
 }
 
 
+@applies(exact_sampling)
 def edge_laws(subject: Subject, trial: Trial) -> str:
     """The law holds for chains of two at the edges: disjoint supports, p = q, certainties, zeros."""
-    exact_sampling(subject)
     count = 0
     for style in ("iid", "no-replace", "point"):
         if not KINDS[style] <= subject.sample.judges:
@@ -161,11 +165,16 @@ def edge_laws(subject: Subject, trial: Trial) -> str:
     return f"{count} cases: {', '.join(EDGES)}"
 
 
+def _approximate(subject: Subject) -> None:
+    if subject.sample.exactness is not Exactness.APPROXIMATE:
+        label = subject.sample.exactness.label
+        raise NotApplicable(f"it declares {label}, which the checks of the law hold it to")
+
+
+@applies(_approximate)
 def same_as_plain(subject: Subject, trial: Trial) -> str:
     """An approximate verifier says how its law differs; without drafts it decodes plainly."""
     verifier = subject.sample
-    if verifier.exactness is not Exactness.APPROXIMATE:
-        raise NotApplicable(f"it declares {verifier.exactness.label}, which the checks of the law hold it to")
     if not verifier.bias_note.strip():
         raise Failure("it declares approximate, but bias_note is empty; expected how its law differs")
     case = LawCase(FULL.opening((1, 0), 1), prompt=(1, 0), depth=1, nodes=1, rounds=2)
@@ -173,14 +182,19 @@ def same_as_plain(subject: Subject, trial: Trial) -> str:
     return f"approximate: {verifier.bias_note}"
 
 
-def estimator_identity(subject: Subject, trial: Trial) -> str:
-    """A consistent verifier's weights give E[w f] = E_p[f]."""
+def _weighted(subject: Subject) -> None:
     raise NotApplicable("it reports no weights: no verdict carries any in this version of the interface")
 
 
+@applies(_weighted)
+def estimator_identity(subject: Subject, trial: Trial) -> str:
+    """A consistent verifier's weights give E[w f] = E_p[f]."""
+    raise NotImplementedError("verdicts carry no weights yet")
+
+
+@applies(exact_sampling)
 def with_processor(subject: Subject, trial: Trial) -> str:
     """Processors see each node's own prefix: the law holds with one that looks at the last two tokens."""
-    exact_sampling(subject)
     base = LawCase(FULL.opening((1, 0), 1), TIES, (1, 0), (1, 1), depth=2, nodes=64, penalty=True)
     styles = [style for style in ("point", "iid", "no-replace") if KINDS[style] <= subject.sample.judges]
     for style in styles:
