@@ -11,6 +11,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from specdec import __version__
+from specdec.cli.certify import certify
 from specdec.cli.check import check
 from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
@@ -23,7 +24,7 @@ from specdec.plugins.manager import PluginManager, discover
 __all__ = ["build_app", "main"]
 
 # A new command is a module beside this one and a line here; the module may not import torch at its top.
-COMMANDS: tuple[Callable[..., None], ...] = (plugins, show, schema, validate, generate, check)
+COMMANDS: tuple[Callable[..., None], ...] = (plugins, show, schema, validate, generate, check, certify)
 
 
 class _Group(TyperGroup):
