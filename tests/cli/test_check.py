@@ -46,7 +46,7 @@ def test_a_shipped_part_passes_as_json(specdec):
     assert result.exit_code == 0 and report["ok"] is True
     assert report["part"] == "scheduler 'fixed'" and report["counts"]["failed"] == 0
     light = next(one for one in report["results"] if one["name"] == "light-hook-module")
-    assert light["status"] == "passed" and light["reason"] == "specdec.schedulers.fixed_config"
+    assert light["status"] == "passed" and light["reason"] == "specdec.schedulers.fixed_config, specdec.plugins.builtin"
 
 
 def test_a_faulty_part_fails_with_status_one(specdec, plugin):

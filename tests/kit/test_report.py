@@ -53,6 +53,10 @@ def test_instances_and_factories_have_the_same_checks():
         assert all(one.summary for one in checks_for(part))
 
 
+class Nameless(m.Point):
+    name = None
+
+
 def test_checks_know_whether_they_apply_before_they_run():
     why = {one.name: one.why_not for one in checks_for(NoDraft())}
     assert why["reported-law"] == "it emits POINT candidates only, which report no law"
@@ -74,6 +78,7 @@ def test_without_hypothesis_it_says_what_to_install(monkeypatch):
         (lambda vocab: "text", "the factory returned str; expected a Drafter"),
         (7, "found int; expected a Drafter"),
         (lambda vocab: None, "the factory returned NoneType"),
+        (lambda vocab: Nameless(vocab), "Nameless.name is None; expected a text"),
     ],
 )
 def test_what_cannot_be_built_is_a_failed_check(part, words):

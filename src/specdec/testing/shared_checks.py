@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from specdec.core.config import StrategyConfig
+from specdec.plugins.manager import ENTRY_POINT_GROUP, discover
+from specdec.plugins.registry import BUILTIN
 from specdec.testing.subject import Subject
 from specdec.testing.trial import Failure, NotApplicable, Trial, applies
 
@@ -59,13 +62,26 @@ def _names_weights(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(_names_weights(inner) for inner in value)
 
 
+def _declaring_modules(strategy: Any) -> list[str]:
+    """The modules that are imported to list a strategy and to read its config: its hooks' and its config's."""
+    modules = [strategy.config.partition(":")[0]]
+    registry = discover().registry
+    if strategy in list(registry):
+        owner = registry.owner(strategy.role, strategy.name)
+        if owner == BUILTIN:
+            modules.append("specdec.plugins.builtin")
+        points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+        modules += [point.value.partition(":")[0] for point in points if point.name == owner]
+    return modules
+
+
 @applies(_is_registered)
 def light_hook_module(subject: Subject, trial: Trial) -> str:
-    """Importing the module of the strategy's config loads neither torch nor transformers."""
-    module = subject.strategy.config.partition(":")[0]
+    """Importing the modules of the strategy's hooks and of its config loads neither torch nor transformers."""
+    modules = _declaring_modules(subject.strategy)
     code = (
-        f"import sys, importlib\nimportlib.import_module({module!r})\n"
-        "print(' and '.join(sorted({'torch', 'transformers'} & set(sys.modules))) or 'nothing')"
+        f"import sys, importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
+        "    print(name, ' and '.join(sorted({'torch', 'transformers'} & set(sys.modules))) or 'nothing', sep='=')"
     )
     path = os.pathsep.join(place or os.curdir for place in sys.path)
     done = subprocess.run(
@@ -76,10 +92,12 @@ def light_hook_module(subject: Subject, trial: Trial) -> str:
         env={**os.environ, "PYTHONPATH": path},
     )
     if done.returncode != 0:
-        raise Failure(f"importing {module} fails: {done.stderr.strip().splitlines()[-1]}")
-    if (loaded := done.stdout.strip().splitlines()[-1]) != "nothing":
-        raise Failure(f"importing {module}, which holds the config, loads {loaded}")
-    return module
+        raise Failure(f"importing {' and '.join(modules)} fails: {done.stderr.strip().splitlines()[-1]}")
+    for line in done.stdout.strip().splitlines()[-len(modules) :]:
+        name, _, loaded = line.partition("=")
+        if loaded != "nothing":
+            raise Failure(f"importing {name} loads {loaded}; expected a module that only declares")
+    return ", ".join(modules)
 
 
 SHARED: dict[str, Callable[[Subject, Trial], str]] = {

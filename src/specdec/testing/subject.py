@@ -38,6 +38,9 @@ class Subject:
         sample = make(3)
         for role, base in ROLES.items():
             if isinstance(sample, base):
+                name = getattr(sample, "name", None)
+                if not isinstance(name, str) or not name:
+                    raise Failure(f"{type(sample).__name__}.name is {name!r}; expected a text, which messages use")
                 return cls(make, sample, role, strategy or _registered(sample, role))
         source = "the factory returned" if factory else "found"
         raise Failure(f"{source} {type(sample).__name__}; expected a Drafter, Verifier, Scheduler or Target")
