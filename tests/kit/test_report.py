@@ -11,7 +11,7 @@ import pytest
 from specdec.drafters.none import NoDraft
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.plugins import PLUGIN_API
-from specdec.testing import CheckResult, Report, check, checks_for
+from specdec.testing import CheckResult, DrafterSuite, Report, VerifierSuite, check, checks_for
 from specdec.testing.checks import CHECKS
 from specdec.testing.trial import run_limited
 from tests.kit import mutants as m
@@ -154,3 +154,39 @@ def test_a_time_limit_stops_what_runs_in_python():
     assert run_limited(lambda: 3, 5.0) == 3
     with pytest.raises(KeyError):
         run_limited(lambda: {}[1], 5.0)
+
+
+class Faulty(DrafterSuite):
+    def make(self, vocab_size):
+        return m.IdOutOfRange(vocab_size)
+
+
+def test_a_suite_fails_skips_and_expects_as_the_report_says():
+    assert Faulty()._check("budget") is None
+    with pytest.raises(pytest.fail.Exception, match="token id 3 is outside the vocabulary of 3"):
+        Faulty()._check("ids")
+    with pytest.raises(pytest.skip.Exception, match="it emits POINT candidates only"):
+        Faulty()._check("reported-law")
+
+    class Known(Faulty):
+        expected_failures = {"ids": "off by one"}  # noqa: RUF012 - as a plugin's author would write it
+
+    with pytest.raises(pytest.xfail.Exception, match="off by one; found: token id 3"):
+        Known()._check("ids")
+
+    class Slip(Faulty):
+        expected_failures = {"idz": "off by one"}  # noqa: RUF012
+
+    with pytest.raises(pytest.fail.Exception, match="expected_failures names idz"):
+        Slip()._check("ids")
+
+
+def test_a_suite_of_another_role_or_without_a_part_says_so():
+    class Mistaken(VerifierSuite):
+        def make(self, vocab_size):
+            return NoDraft()
+
+    with pytest.raises(pytest.fail.Exception, match="make\\(\\) returned a drafter; expected a verifier"):
+        Mistaken()._check("edge-laws")
+    with pytest.raises(pytest.fail.Exception, match="needs a method make"):
+        DrafterSuite()._check("ids")

@@ -12,7 +12,7 @@ __all__ = ["check"]
 def check(
     name: str = typer.Argument(help="Name of the strategy, or role/name."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    max_examples: int = typer.Option(25, "--max-examples", min=1, help="Examples that each law check tries."),
+    max_examples: int = typer.Option(100, "--max-examples", min=1, help="Examples that each law check tries."),
     time_limit: float = typer.Option(60.0, "--time-limit", min=0.1, help="Seconds after which a check is stopped."),
 ) -> None:
     """Check a strategy's tiny example by the conformance kit; status 1 if anything failed."""

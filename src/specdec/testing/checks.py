@@ -61,7 +61,7 @@ class Check:
         return ""
 
     def run(
-        self, max_examples: int = 25, time_limit: float = 60.0, shrink_seconds: float = _SHRINK_SECONDS
+        self, max_examples: int = 100, time_limit: float = 60.0, shrink_seconds: float = _SHRINK_SECONDS
     ) -> CheckResult:
         """Run in a daemon thread of its own, which is stopped and reported as failed after `time_limit` seconds."""
         started = perf_counter()
@@ -109,7 +109,7 @@ def check(
     part: Any,
     *,
     expected_failures: Mapping[str, str] | None = None,
-    max_examples: int = 25,
+    max_examples: int = 100,
     time_limit: float = 60.0,
     shrink_seconds: float = _SHRINK_SECONDS,
     only: Collection[str] | None = None,

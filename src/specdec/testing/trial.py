@@ -50,7 +50,7 @@ class Trial:
     with what it has shown. shrink_seconds: time for making a counterexample smaller; 0 keeps the first one.
     """
 
-    def __init__(self, max_examples: int = 25, seconds: float = 60.0, shrink_seconds: float = 2.0) -> None:
+    def __init__(self, max_examples: int = 100, seconds: float = 60.0, shrink_seconds: float = 2.0) -> None:
         self.max_examples, self.seconds, self.shrink_seconds = max_examples, seconds, shrink_seconds
         self.found: Failure | None = None
         self.examples = 0
