@@ -42,9 +42,8 @@ class Decoder:
     rule for the drafter's candidates. scheduler: how much is drafted; by default `adaptive`, and `fixed` for
     sampled drafts with a seed, whose text measured time would otherwise decide.
     allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
-    exactness: "algorithmic" is exact for the logits of the verification passes; "reverify" decides tokens that the
-        rounding of a wide pass could change by one-token passes; "fixed-width" says bit for bit what the same decoder
-        says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
+    exactness: "algorithmic" is exact for the logits of the verification passes; "fixed-width" says bit for bit what
+        the same decoder says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
 
     Raises IncompatibleError, with all problems at once, where the parts do not fit together.
     """
