@@ -163,7 +163,7 @@ def test_decoders_from_every_form_of_config(form, tmp_path):
         (PromptLookup(), Greedy(), None),
         (PromptLookup(), Block(), None),
     ],
-    ids=str,
+    ids=lambda parts: "+".join("default" if part is None else part.name for part in parts),
 )
 def test_configs_come_back(parts):
     config = Decoder(target(), *parts).config
