@@ -44,7 +44,7 @@ def test_bits_of_one_row(dtype, width, branching, sample):
     model = tiny(dtype)
     call = {"max_new_tokens": 70, "do_sample": sample, **({"seed": 3, "temperature": 0.9} if sample else {})}
     want = without(model, width, PROMPT, **call)
-    for seed in range(3):
+    for seed in range(2):
         drafter = Mixed(texts_of(want), branching, seed)
         speculating = Decoder(model, drafter, scheduler=Fixed(6), exactness=f"fixed-width:{width}")
         got = speculating.generate(PROMPT, **KEEP, **call)
