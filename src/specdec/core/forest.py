@@ -38,7 +38,7 @@ class Tables:
     depth: `[rows, width]` int64.
     path: `[rows, width, depth]` int64, nodes from the root down to each node, padded with the node itself.
     judged: `[rows, width]` bool, False for the anchor, scratch and padding.
-    length: `[rows]` int64, number of drafted nodes.
+    length: `[rows]` int64, number of nodes that may be judged.
     """
 
     parent: Tensor
@@ -127,10 +127,12 @@ class Forest:
         """
         laws = []
         for index, draft in enumerate(self.drafts):
-            count = len(draft)
+            count = self.shapes[index].judged  # the rest of a chain is scratch
             law = draft.q[:count].double() if draft.q is not None else self.tokens.new_zeros(count, vocab).double()
-            if any(kind is Kind.POINT for kind in draft.kinds):
-                points = host.send([node for node, kind in enumerate(draft.kinds) if kind is Kind.POINT], self.device)
+            if any(kind is Kind.POINT for kind in draft.kinds[:count]):
+                points = host.send(
+                    [node for node, kind in enumerate(draft.kinds[:count]) if kind is Kind.POINT], self.device
+                )
                 law = law.index_fill(0, points, 0.0)
                 law[points, self.tokens[index, 1:].index_select(0, points)] = 1.0
             laws.append(torch.nn.functional.pad(law, (0, 0, 0, self.width - count)))
@@ -167,7 +169,7 @@ def _tables(shapes: tuple[Topology, ...], width: int, deepest: int, device: torc
         for node, nodes in enumerate(shape.paths):
             depth[row, node] = shape.depths[node]
             path[row, node] = torch.tensor([*nodes, *[node] * (deepest - len(nodes))])
-    length = torch.tensor([len(shape.parents) for shape in shapes])
+    length = torch.tensor([shape.judged for shape in shapes])
     return Tables(parent.to(device), depth.to(device), path.to(device), judged.to(device), length.to(device))
 
 

@@ -53,6 +53,7 @@ def specdec_strategies() -> list[Strategy]:
             config="specdec.core.config:TargetConfig",
             build="specdec.plugins.builtin:hf_target",
             api=1,
+            example="specdec.testing.tiny:target",
             summary="A Hugging Face causal LM, run through its public forward.",
         ),
     ]
