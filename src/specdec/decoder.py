@@ -105,8 +105,6 @@ class Decoder:
     @property
     def config(self) -> DecoderConfig:
         """The config that rebuilds this decoder; raises IncompatibleError where a part has none."""
-        if self._mode.label not in ("algorithmic", "reverify", "fixed-width"):
-            raise IncompatibleError([f"a config cannot name the width of exactness {self.exactness!r}"])
         parts = [part for part in (self.drafter, self.verifier, self.scheduler) if part is not None]
         made = {part.role: part.config for part in parts}
         if missing := [part for part in parts if made[part.role] is None]:
@@ -117,7 +115,7 @@ class Decoder:
         return discover().stamp(
             DecoderConfig(
                 target=TargetConfig(model=name) if name else None,
-                exactness=self._mode.label,  # type: ignore[arg-type]
+                exactness=self._mode.label,
                 allow=self.allow,  # type: ignore[arg-type]
                 compile=self.compile,
                 **made,  # type: ignore[arg-type]

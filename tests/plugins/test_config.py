@@ -137,7 +137,7 @@ MISTAKES = {
         "drafter": "none",
         "target": {"model": "m", "dtype": "fp{8}"},
     },
-    "exactness: Input should be 'algorithmic', 'reverify' or 'fixed-width'; found 'bit'": {
+    "exactness: expected 'algorithmic', 'reverify', 'fixed-width' or a width such as 'fixed-width:8'": {
         "drafter": "none",
         "exactness": "bit",
     },

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -131,6 +132,12 @@ SchedulerField = Annotated[
 TargetField = Annotated[SerializeAsAny[StrategyConfig], resolve("target"), WithJsonSchema({ROLE_KEY: "target"})]
 
 
+def _check_exactness(text: str) -> str:
+    if not re.fullmatch(r"algorithmic|reverify|fixed-width(:[1-9]\d*)?", text):
+        raise ValueError("expected 'algorithmic', 'reverify', 'fixed-width' or a width such as 'fixed-width:8'")
+    return text
+
+
 def _check_requirement(text: str) -> str:
     try:
         requirement = Requirement(text)
@@ -158,7 +165,7 @@ class DecoderConfig(_FrozenConfig):
     scheduler: SchedulerField | None = Field(
         default=None, description="What decides how much is drafted each round; null: what suits the drafter."
     )
-    exactness: Literal["algorithmic", "reverify", "fixed-width"] = Field(
+    exactness: Annotated[str, AfterValidator(_check_exactness)] = Field(
         default="algorithmic", description="How far identity with plain decoding goes in floating point."
     )
     allow: Literal["approximate", "consistent", "exact-greedy", "exact-sampling"] | None = Field(
