@@ -46,11 +46,9 @@ TASKS = {
         "Country: Germany\nPhone: 555-0101\nEmail: bells@example.com",
         '{\n  "name": "Museum of Bells",\n  "street": "3 Church Square",\n  "city": "Bremen",\n'
         '  "country": "Germany",\n  "phone": "555-0101",\n  "email": "bells@example.com"\n}',
-        # The task
         "Write these fields as JSON.\n\nName: Old Mill Museum\nStreet: 14 Harbour Lane\nCity: Gothenburg\n"
         "Country: Sweden\nPhone: 555-0142\nEmail: old.mill@example.com\n"
-        "Topics: wheels, grain and river trade\nOpen since: 12 March 2019\n"
-        "Notes: closed on Mondays, guided tours in Swedish, English and some Finnish",
+        "Occupation: museum of wheels and grain\nMember since: 12 March 2019",
     ],
 }
 
