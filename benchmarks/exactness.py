@@ -27,6 +27,7 @@ import transformers
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from smollm2 import prompts_of  # beside this script
 
 from specdec import Decoder, load_model
 from specdec.core.draft import ANCHOR, Draft
@@ -60,19 +61,6 @@ class RandomTrees(StatelessDrafter):
         return Draft.point(tokens, parents)
 
 
-def prompts_of(path: Path, per_task: int, tokenizer) -> list[torch.Tensor]:
-    taken: dict[str, int] = defaultdict(int)
-    found = []
-    for line in path.read_text().splitlines():
-        entry = json.loads(line)
-        if taken[entry["task"]] < per_task:
-            taken[entry["task"]] += 1
-            chat = [{"role": "user", "content": entry["turns"][0]}]
-            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-            found.append(ids["input_ids"])
-    return found
-
-
 def same_bits(one, other) -> bool:
     return (
         torch.equal(one.sequences, other.sequences)
@@ -104,7 +92,7 @@ def main() -> None:
     options = parser.parse_args()
 
     model, tokenizer = load_model(options.model, dtype=options.dtype)
-    prompts = prompts_of(options.prompts, options.per_task, tokenizer)
+    prompts = [ids for _, ids in prompts_of(options.prompts, options.per_task, tokenizer)]
     call = {"do_sample": False, "max_new_tokens": options.tokens, "pad_token_id": tokenizer.eos_token_id}
     asked = {"return_dict_in_generate": True, "output_logits": True}
     equal: dict[str, int] = defaultdict(int)

@@ -132,7 +132,8 @@ def test_cached_layers_only_where_every_position_is_kept() -> None:
 def test_lists_of_processors_hold_classes_and_do_not_overlap() -> None:
     assert set(compat.WARPERS) < set(compat.PURE)
     assert not set(compat.PURE) & set(compat.STATEFUL)
-    assert set(compat.BATCH_BOUND) < set(compat.PURE)
+    for name in ("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor"):
+        assert getattr(logits_process, name) in set(compat.PURE) - set(compat.WARPERS)
     for name in ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper"):
         assert getattr(logits_process, name) in compat.WARPERS
     for name in ("RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor", "MinLengthLogitsProcessor"):

@@ -121,9 +121,6 @@ STATEFUL = _classes(
 )  # fmt: skip
 """Processors of transformers that remember earlier calls, or that run the model themselves."""
 
-BATCH_BOUND = _classes("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor")
-"""Processors built for a whole batch: they cannot serve one row of it."""
-
 
 def prefix_function(processor: Any) -> Callable[[int, Tensor], list[int]] | None:
     """The `prefix_allowed_tokens_fn` inside a processor, or None for every other processor."""
