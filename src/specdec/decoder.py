@@ -71,6 +71,7 @@ class Decoder:
         self._mode = Mode.parse(exactness)
         self._adaptive, self._fixed, self._greedy = Adaptive(), Fixed(), Greedy()
         self._tokenizer: Any = None
+        self._agreed: Any = None  # the last tokenizer that was found to be the drafter's
         self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
         if compile:
             raise UnsupportedOptionError(
@@ -229,16 +230,19 @@ class Decoder:
         return Guarantee(verifier.exactness, self.exactness, tuple(notes))
 
     def _check(self, required: Exactness, verifier: Verifier | None = None) -> None:
-        found = problems(self.target, self.drafter, verifier or self._usual, required, self._tokenizer)
+        found = problems(self.target, self.drafter, verifier or self._usual, required)
         found += self._mode.problems(self.target, self.drafter)
         if found:
             raise IncompatibleError(found)
 
     def _check_tokenizer(self, tokenizer: Any) -> None:
+        if tokenizer is self._agreed:
+            return  # comparing two vocabularies takes longer than a round
         if found := self.drafter.problems(self.target, tokenizer):
             from specdec.core.errors import TokenizerMismatchError
 
             raise TokenizerMismatchError(found)
+        self._agreed = tokenizer
 
     def _model(self) -> Any:
         model = getattr(self.target, "model", None)

@@ -18,8 +18,7 @@ class ModelSpec:
     """Facts of one model. `of` raises UnsupportedModelError, naming the cause, where it cannot be decoded.
 
     cache_name: keyword under which `forward` takes the cache. windows: layer type to window.
-    takes_mask: whether its attention honours a mask of our own. max_positions: length of its position table, or
-    None where positions are unbounded.
+    takes_mask: whether its attention honours a mask of our own.
     """
 
     name: str
@@ -28,7 +27,6 @@ class ModelSpec:
     windows: Windows
     takes_mask: bool
     vocab_size: int
-    max_positions: int | None
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelSpec:
@@ -70,7 +68,6 @@ class ModelSpec:
             windows={kind: _size(kind, text) for kind in kinds},
             takes_mask=_takes_mask(str(getattr(text, "_attn_implementation", ""))),
             vocab_size=_vocab(model, text),
-            max_positions=_absolute_positions(model, text),
         )
 
 
@@ -89,18 +86,6 @@ def _vocab(model: Any, config: Any) -> int:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     rows = getattr(head, "out_features", None)
     return int(rows if rows is not None else config.vocab_size)
-
-
-def _absolute_positions(model: nn.Module, config: Any) -> int | None:
-    """Learned position tables end; rotary positions go on. Read off the embedding modules."""
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None:
-        return None
-    for path, module in model.named_modules():
-        table = path.rsplit(".", 1)[-1]
-        if isinstance(module, nn.Embedding) and table in ("wpe", "embed_positions", "position_embeddings"):
-            return int(limit)
-    return None
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
