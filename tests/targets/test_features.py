@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from specdec.core.contracts import Needs
 from specdec.core.draft import Draft
 from specdec.core.forest import Forest
+from specdec.core.interfaces import DraftSession
 from specdec.core.sampling import Sampling
-from specdec.core.state import Row
+from specdec.core.state import Context, Row
+from specdec.decoder import Decoder
+from specdec.drafters.none import NoDraft
 from specdec.targets.cached_lm import CachedLM
 from specdec.targets.hf import HFTarget
 from specdec.targets.taps import Taps, decoder_layers
@@ -181,3 +184,18 @@ def test_two_threads_do_not_mix_their_features() -> None:
     assert not errors
     assert not wrong
     assert not own_hooks(model)
+
+
+def test_a_drafter_reaches_the_modules_it_asked_for_and_no_others() -> None:
+    model = zoo.shared("llama")
+    seen: dict[str, nn.Module] = {}
+
+    class Asks(NoDraft):
+        needs = Needs(shared=("lm_head",))
+
+        def begin(self, context: Context) -> DraftSession:
+            seen.update(context.shared)
+            return super().begin(context)
+
+    Decoder(model, drafter=Asks()).generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2)
+    assert seen == {"lm_head": model.get_output_embeddings()}

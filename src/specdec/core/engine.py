@@ -60,8 +60,8 @@ class Generation:
             session = self.session = target.begin(live, drafter.needs)
             scores = session.prefill()
         clock.lap("target")
-        context = Context(self.rows, target.vocab_size, target.device, scores)
         with blame(drafter, "begin", number):
+            context = Context(self.rows, target.vocab_size, target.device, scores, _shared(self.parts))
             drafting = drafter.begin(context)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
@@ -129,6 +129,12 @@ class Generation:
             kept = tuple(emitted[:count])
             outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again))
         return outcomes
+
+
+def _shared(parts: Parts) -> dict[str, torch.nn.Module]:
+    """The target's modules that the drafter asked for; composition has checked that they are there."""
+    found = {name: parts.target.shared(name) for name in parts.drafter.needs.shared}
+    return {name: module for name, module in found.items() if module is not None}
 
 
 def _read(verdict: Verdict, forest: Forest, doubts: Tensor | None) -> list[list[int] | list[float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -232,12 +232,17 @@ class Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a drafter is told when a generation begins."""
+    """What a drafter is told when a generation begins.
+
+    prefill: logits and features of the pass over the prompts.
+    shared: the target's modules that the drafter asked for in `Needs.shared`, by name.
+    """
 
     rows: tuple[Row, ...]
     vocab_size: int
     device: torch.device
     prefill: Scores
+    shared: Mapping[str, torch.nn.Module] = field(default_factory=dict)
 
     @property
     def greedy(self) -> bool:
