@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "IncompatibleError",
     "InvalidDraftError",
@@ -85,6 +86,10 @@ class UnsupportedOptionError(SpecdecError, ValueError):
 
 class ModelNotFoundError(SpecdecError, ValueError):
     """No model was found under the id, folder, file or alias given; the message says how to get it."""
+
+
+class CheckpointError(SpecdecError, ValueError):
+    """The files of a head are missing, damaged or of another kind, or could not be written; the message names them."""
 
 
 class InvalidLogitsError(SpecdecError, ValueError):

@@ -1,0 +1,217 @@
+"""Head: the base of trainable draft heads, which read the target's hidden states and borrow its frozen modules."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from specdec.core.errors import CheckpointError
+from specdec.core.interfaces import Target
+from specdec.heads import files
+from specdec.heads.config import HeadConfig, TargetFacts, checked_ids
+
+
+class Borrowed:
+    """The target's own modules, which a head uses and never owns: they are not in its state, nor moved with it."""
+
+    def __init__(self, embed_tokens: nn.Module | None, lm_head: nn.Module | None) -> None:
+        self.embed_tokens, self.lm_head = embed_tokens, lm_head
+        self.rows: tuple[Tensor, Tensor | None] | None = None  # of the LM head, cut to a draft vocabulary
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Borrowed:
+        return self  # a copy of a head does not copy the target
+
+
+class Head(nn.Module):
+    """A module that guesses the target's next tokens from its hidden states; saved as config.json and safetensors.
+
+    A subclass sets `kind` and `config_class`, builds its modules from the config alone and calls
+    `super().__init__(config)` first.
+
+    config: sizes, and the model that the head was made for.
+    features: names of the target's states that it reads, as in `Needs.features`.
+    draft_ids: `[draft vocabulary]` int64, ascending target ids of a trimmed vocabulary; None: all ids. Part of the
+        saved weights.
+    """
+
+    kind: ClassVar[str]
+    config_class: ClassVar[type[HeadConfig]]
+    draft_ids: Tensor | None
+
+    def __init__(self, config: HeadConfig, draft_ids: Sequence[int] | Tensor | None = None) -> None:
+        """draft_ids: needed where `config.draft_vocab_size` is set, unless weights are loaded next."""
+        super().__init__()
+        self.config = config
+        self._borrowed: Borrowed | None = None
+        ids = None
+        if draft_ids is not None:
+            listed = draft_ids.tolist() if isinstance(draft_ids, Tensor) else list(draft_ids)
+            ids = torch.tensor(checked_ids(listed, config.target_vocab_size))
+            if len(ids) != config.draft_vocab_size:
+                raise ValueError(
+                    f"{len(ids)} draft ids, but the config's draft_vocab_size is {config.draft_vocab_size}"
+                )
+        elif config.draft_vocab_size is not None:
+            ids = torch.arange(config.draft_vocab_size)
+        self.register_buffer("draft_ids", ids)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return ("final",)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens that the head can propose: the last size of `logits`."""
+        return self.config.draft_vocab_size or self.config.target_vocab_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    # --- the target's modules
+
+    def bind(self, embed_tokens: nn.Module | None, lm_head: nn.Module | None) -> Head:
+        """Hand over the target's frozen modules, in place; returns the head. They are not registered or moved."""
+        self._borrowed = Borrowed(embed_tokens, lm_head)
+        return self
+
+    def serving(self, shared: Mapping[str, nn.Module], device: torch.device, dtype: torch.dtype) -> Head:
+        """This head bound to a target's modules, on its device and in its dtype; self stays as it is.
+
+        Weights are shared where device and dtype agree already, and copied where not.
+        """
+        here = self.device == device and self.dtype == dtype
+        head = copy.copy(self) if here else copy.deepcopy(self).to(device=device, dtype=dtype)
+        return head.bind(shared.get("embed_tokens"), shared.get("lm_head"))
+
+    @property
+    def borrowed(self) -> Borrowed:
+        """The modules given to `bind`; raises RuntimeError before that."""
+        if self._borrowed is None:
+            raise RuntimeError(
+                f"this {self.kind} head uses modules of the target: call bind(embed_tokens, lm_head) first"
+            )
+        return self._borrowed
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """`[..., d]`: the target's own embedding of target ids."""
+        module = self.borrowed.embed_tokens
+        if module is None:
+            raise RuntimeError(f"this {self.kind} head was bound without the target's embed_tokens")
+        return module(tokens)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """`[..., d]` to `[..., vocab_size]` by the target's frozen LM head, cut to the draft vocabulary."""
+        borrowed = self.borrowed
+        if borrowed.lm_head is None:
+            raise RuntimeError(f"this {self.kind} head was bound without the target's lm_head")
+        weight: Any = borrowed.lm_head.weight
+        states = states.to(device=weight.device, dtype=weight.dtype)
+        if self.draft_ids is None:
+            return borrowed.lm_head(states)
+        if borrowed.rows is None:
+            ids, bias = self.draft_ids.to(weight.device), getattr(borrowed.lm_head, "bias", None)
+            borrowed.rows = (weight.detach()[ids], None if bias is None else bias.detach()[ids])
+        return nn.functional.linear(states, *borrowed.rows)
+
+    def to_target(self, ids: Tensor) -> Tensor:
+        """Indices into `logits` as ids of the target's vocabulary."""
+        return ids if self.draft_ids is None else self.draft_ids.to(ids.device)[ids]
+
+    def fit_problems(self, target: TargetFacts) -> list[str]:
+        """Reasons why this head cannot serve `target`, each with what was expected and what was found."""
+        return self.config.fit_problems(target)
+
+    # --- files
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `config.json` and `model.safetensors`; an earlier save stays whole if writing fails.
+
+        Raises CheckpointError, naming the cause, such as a full disk.
+        """
+        weights = {name: value.detach().cpu() for name, value in self.state_dict().items()}
+        try:
+            files.write(Path(folder), self.config.model_dump(mode="json"), weights, self.side_files())
+        except Exception as error:  # safetensors has no type of its own for a full disk
+            raise CheckpointError(
+                f"the {self.kind} head could not be saved to {os.fspath(folder)}: {error}. "
+                "What was saved there before is unchanged"
+            ) from error
+
+    def side_files(self) -> dict[str, str]:
+        """Further text files of a save, by name."""
+        return {}
+
+    def read_side_files(self, folder: Path) -> None:
+        """Take in what `side_files` wrote, where it is there."""
+
+    def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
+        """Take over tensors under exactly these names and shapes; raises CheckpointError, listing what differs."""
+        own = self.state_dict()
+        found = [f"{name} is missing" for name in sorted(set(own) - set(weights))]
+        found += [f"{name} is not known" for name in sorted(set(weights) - set(own))]
+        for name in sorted(set(own) & set(weights)):
+            given, expected = weights[name], own[name]
+            if given.shape != expected.shape:
+                found.append(f"{name} has shape {list(given.shape)}, expected {list(expected.shape)}")
+            elif given.is_floating_point() != expected.is_floating_point():
+                found.append(f"{name} is {given.dtype}, expected {expected.dtype}")
+        if found:
+            more = f"; and {len(found) - 8} more" if len(found) > 8 else ""
+            raise CheckpointError(
+                f"{where}: the weights are not those of this {self.kind} head: " + "; ".join(found[:8]) + more
+            )
+        if "draft_ids" in weights:
+            try:
+                listed = weights["draft_ids"].tolist()
+                if tuple(listed) != checked_ids(listed, self.config.target_vocab_size):
+                    raise ValueError("draft ids must be in ascending order")
+            except ValueError as error:
+                raise CheckpointError(f"{where}: draft_ids: {error}") from error
+        self.load_state_dict(dict(weights), assign=True)
+        if self._borrowed is not None:
+            self._borrowed.rows = None
+
+
+def facts_of(target: Target | nn.Module, name: str = "") -> TargetFacts:
+    """The sizes of a target or of a transformers model that heads have to fit."""
+    if isinstance(target, Target):
+        head = target.shared("lm_head")
+        # The engine's port has no number of layers, but it knows which features there are.
+        layers = 0
+        while target.features([f"layer:{layers}"]):
+            layers += 1
+        width = 0 if head is None else int(head.weight.shape[1])  # type: ignore[arg-type,union-attr]
+        return TargetFacts(name or f"target '{target.name}'", width, target.vocab_size, layers)
+    model: Any = target
+    config = model.config.get_text_config(decoder=True)
+    rows, width = model.get_output_embeddings().weight.shape
+    return TargetFacts(name or public_name(model), int(width), int(rows), int(config.num_hidden_layers))
+
+
+def target_fields(model: nn.Module, name: str = "") -> dict[str, Any]:
+    """The fields of `HeadConfig` that say for which model a head is made."""
+    facts = facts_of(model, name)
+    return {
+        "target": facts.name,
+        "target_hidden_size": facts.hidden_size,
+        "target_vocab_size": facts.vocab_size,
+        "target_layers": facts.layers,
+    }
+
+
+def public_name(model: Any) -> str:
+    """The hub id under which a model was loaded, else its class: never a path of somebody's machine."""
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists() else type(model).__name__
