@@ -177,8 +177,11 @@ class Outcome:
 
     path: accepted nodes whose token was kept (numbering of the pass, anchor excluded).
     tokens: emitted tokens; the first `accepted` of them were drafted, the last may be the target's own.
-    scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones.
+    scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones. Outcomes of one
+        round need not share one `scores`.
     reverified: the token had been left in doubt by a wide pass and was decided by this one-token pass.
+    kept: `nodes`, where they are not the anchor and `path`: a drafter below `merge` sees its own draft here, and the
+        text may have gone on by nodes that another one drafted.
 
     `tokens` is empty where a mode such as `reverify` lets the row stand still for a round; `leaf` means nothing then.
     """
@@ -191,6 +194,7 @@ class Outcome:
     scores: Scores
     index: int
     reverified: bool = False
+    kept: tuple[int, ...] | None = None
 
     @property
     def accepted(self) -> int:
@@ -201,13 +205,34 @@ class Outcome:
         return self.draft.topology.judged
 
     @property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes of the pass, anchor first, at which `tokens` were decided, one a token: `nodes[i]` gave `tokens[i]`."""
+        return (0, *self.path)[: len(self.tokens)] if self.kept is None else self.kept
+
+    @property
     def leaf(self) -> int:
         """Last kept node, 0 for the anchor: its features are those of the new last-but-one token."""
+        if self.kept is not None:
+            return self.kept[-1] if self.kept else 0
         return self.path[-1] if self.path else 0
 
     @property
     def done(self) -> bool:
         return self.row.done
+
+    def features(self, name: str) -> Tensor:
+        """`[tokens, size]`: the states under feature `name` from which `tokens` were decided, one a token.
+
+        In the pass over the prompts `[prompt, size]`, one a token of the prompt. Whoever drafted the accepted nodes,
+        these are the states of all inputs of the pass that are text now.
+        """
+        values = self.scores.features[name]
+        if isinstance(values, list):
+            return values[self.index]
+        nodes, states = self.nodes, values[self.index]  # [width, size]
+        if nodes == tuple(range(len(nodes))):
+            return states[: len(nodes)]
+        return states.index_select(0, host.send(nodes, states.device))
 
 
 @dataclass(frozen=True, slots=True)
