@@ -77,7 +77,7 @@ def test_the_command_reports_and_reads_prompts(tmp_path, monkeypatch):
     arguments = ["certify", "some/model", "--prompts", str(prompts), "--out", str(report)]
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 1 and "failed" in result.output
-    assert seen["count"] == 2 and seen["drafter"] == "prompt-lookup"
+    assert seen["count"] == 2 and seen["drafter"] == "prompt-lookup" and seen["name"] == "some/model"
     assert json.loads(report.read_text())["level"] == "failed"
     prompts.write_text('{"turns": []}\n')
     result = CliRunner().invoke(build_app(), arguments)

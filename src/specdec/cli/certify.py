@@ -63,6 +63,7 @@ def certify(
             max_new_tokens=max_new_tokens,
             seed=seed,
             exactness=exactness,
+            name=model,
             progress=lambda text: status.update(text),
         )
     typer.echo(certificate.to_json() if as_json else str(certificate))

@@ -95,12 +95,14 @@ def certify(
     max_new_tokens: int = 48,
     seed: int = 7,
     exactness: str = "algorithmic",
+    name: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Certificate:
     """Compare decoding with `drafter` to plain decoding on `prompts` (each `[1, length]`), in the model's own dtype.
 
     Four questions: greedy text against `model.generate`; the emitted tokens under one-token passes over the same
     text; the text of a seed with and without speculation (for drafters that do not sample); a batch against its rows.
+    name: what the certificate calls the model; by default where it was loaded from.
     """
     decoder = Decoder(model, drafter, scheduler=Fixed(), exactness=exactness)
     common = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": _pad(model)}
@@ -133,7 +135,7 @@ def certify(
     identical = all(finding.all_equal for finding in findings if finding.asked)
     level = "identical" if identical else "near-ties" if deficit <= allowed else "failed"
     return Certificate(
-        model=getattr(model.config, "_name_or_path", "") or type(model).__name__,
+        model=name or getattr(model.config, "_name_or_path", "") or type(model).__name__,
         dtype=str(model.dtype).removeprefix("torch."),
         drafter=drafter.name,
         exactness=exactness,
