@@ -11,6 +11,7 @@ from collections.abc import Iterable
 __all__ = [
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "IncompatibleError",
     "InvalidDraftError",
     "InvalidLogitsError",
@@ -90,6 +91,10 @@ class ModelNotFoundError(SpecdecError, ValueError):
 
 class CheckpointError(SpecdecError, ValueError):
     """The files of a head are missing, damaged or of another kind, or could not be written; the message names them."""
+
+
+class DataError(SpecdecError, ValueError):
+    """Data on disk is missing, broken, of another tokenizer, or cannot be written; the message names the file."""
 
 
 class InvalidLogitsError(SpecdecError, ValueError):
