@@ -111,19 +111,28 @@ class Head(nn.Module):
             raise RuntimeError(f"this {self.kind} head was bound without the target's embed_tokens")
         return module(tokens)
 
-    def logits(self, states: Tensor) -> Tensor:
-        """`[..., d]` to `[..., vocab_size]` by the target's frozen LM head, cut to the draft vocabulary."""
+    def lm_rows(self) -> tuple[Tensor, Tensor | None]:
+        """The frozen LM head, cut to the draft vocabulary: weight `[vocab_size, d]`, bias `[vocab_size]` or None."""
         borrowed = self.borrowed
         if borrowed.lm_head is None:
             raise RuntimeError(f"this {self.kind} head was bound without the target's lm_head")
-        weight: Any = borrowed.lm_head.weight
-        states = states.to(device=weight.device, dtype=weight.dtype)
-        if self.draft_ids is None:
-            return borrowed.lm_head(states)
         if borrowed.rows is None:
-            ids, bias = self.draft_ids.to(weight.device), getattr(borrowed.lm_head, "bias", None)
+            weight: Any = borrowed.lm_head.weight
+            bias: Any = getattr(borrowed.lm_head, "bias", None)
+            if self.draft_ids is None:
+                return weight.detach(), None if bias is None else bias.detach()
+            ids = self.draft_ids.to(weight.device)
             borrowed.rows = (weight.detach()[ids], None if bias is None else bias.detach()[ids])
-        return nn.functional.linear(states, *borrowed.rows)
+        return borrowed.rows
+
+    def logits(self, states: Tensor) -> Tensor:
+        """`[..., d]` to `[..., vocab_size]` by the target's frozen LM head, cut to the draft vocabulary."""
+        if self.draft_ids is None and self.borrowed.lm_head is not None:
+            module = self.borrowed.lm_head
+            weight: Any = module.weight
+            return module(states.to(device=weight.device, dtype=weight.dtype))
+        rows, bias = self.lm_rows()
+        return nn.functional.linear(states.to(device=rows.device, dtype=rows.dtype), rows, bias)
 
     def to_target(self, ids: Tensor) -> Tensor:
         """Indices into `logits` as ids of the target's vocabulary."""
