@@ -30,6 +30,7 @@ SIBLING_IMPORTS = {
     "inside the function, and plugins import neither torch nor transformers",
     ("plugins/builtin.py", "specdec.targets.load"): "builds the target that a config names; imported inside "
     "the function, so that listing strategies stays free of torch",
+    ("heads/decoder.py", "specdec.targets.compat"): "what a layer of this transformers calls its cache",
     ("drafters/draft_model.py", "specdec.targets.load"): "a config may name the draft model's checkpoint",
     ("drafters/draft_model.py", "specdec.targets.tokenizers"): "compares the two models' vocabularies",
     ("drafters/draft_model.py", "specdec.targets.warpers"): "the draft model's own sampling transform",
