@@ -39,13 +39,25 @@ class DecoderHead(Head):
         self.lm_head = nn.Linear(config.width, self.vocab_size, bias=False) if config.own_lm_head else None
 
     @classmethod
-    def for_model(
-        cls: type[_Self], model: nn.Module, draft_ids: Sequence[int] | Tensor | None = None, **options: Any
+    def for_target(
+        cls: type[_Self],
+        model: nn.Module,
+        *,
+        draft_ids: Sequence[int] | Tensor | None = None,
+        name: str = "",
+        tokenizer: str | None = None,
+        **options: Any,
     ) -> _Self:
-        """An untrained head with layers of the sizes of `model`'s own; `options` are fields of its config."""
+        """A fresh head for a transformers model, bound to it, in its dtype and on its device.
+
+        Its layers have the sizes of the model's own; `options` are fields of the head's config that say otherwise.
+        draft_ids: target ids of a trimmed draft vocabulary. name: that of the model, if not the one it was loaded
+        under. tokenizer: its fingerprint. Embeddings and LM head of the head's own, where asked for, begin as copies.
+        """
         text = model.config.get_text_config(decoder=True)  # type: ignore[union-attr,operator]
-        fields = target_fields(model) | {
+        fields = target_fields(model, name) | {
             "draft_vocab_size": None if draft_ids is None else len(draft_ids),
+            "tokenizer": tokenizer,
             "intermediate_size": getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
             "num_attention_heads": text.num_attention_heads,
             "num_key_value_heads": getattr(text, "num_key_value_heads", None),
@@ -53,7 +65,17 @@ class DecoderHead(Head):
             "rms_norm_eps": getattr(text, "rms_norm_eps", None) or 1e-6,
             "max_position_embeddings": getattr(text, "max_position_embeddings", None) or 2048,
         }
-        return cls(cls.config_class(**{**fields, **options}), draft_ids)
+        lm_head: Any = model.get_output_embeddings()  # type: ignore[operator]
+        embed: Any = model.get_input_embeddings()  # type: ignore[operator]
+        head = cls(cls.config_class(**{**fields, **options}), draft_ids)
+        head = head.to(device=lm_head.weight.device, dtype=lm_head.weight.dtype)
+        head.bind(embed, lm_head)
+        with torch.no_grad():
+            if head.embed_tokens is not None and embed.weight.shape == head.embed_tokens.weight.shape:
+                head.embed_tokens.weight.copy_(embed.weight)
+            if head.lm_head is not None and lm_head.weight.shape[1] == head.lm_head.in_features:
+                head.lm_head.weight.copy_(lm_head.weight if head.draft_ids is None else lm_head.weight[head.draft_ids])
+        return head
 
     def fuse(self, features: Tensor) -> Tensor:
         """The target's `features`, side by side `[..., sizes]`, as states `[..., width]`."""
@@ -89,7 +111,15 @@ class DecoderHead(Head):
         found = found.to(device=like.device, dtype=like.dtype)
         return found if self.config.embed_scale == 1.0 else found * self.config.embed_scale
 
+    def lm_input(self, states: Tensor) -> Tensor:
+        """What the LM head multiplies: the states, normed where the head has a norm for that."""
+        return states
+
+    def lm_rows(self) -> tuple[Tensor, Tensor | None]:
+        return super().lm_rows() if self.lm_head is None else (self.lm_head.weight, None)
+
     def logits(self, states: Tensor) -> Tensor:
+        states = self.lm_input(states)
         return super().logits(states) if self.lm_head is None else self.lm_head(states)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DecoderHead:

@@ -46,12 +46,12 @@ class Eagle3Head(DecoderHead):
             setattr(first.self_attn, name, nn.Linear(2 * width, old.out_features, bias=config.attention_bias))
 
     @classmethod
-    def for_model(cls, model: nn.Module, draft_ids: Sequence[int] | Tensor | None = None, **options: Any) -> Eagle3Head:
-        """As of `DecoderHead`; taps by default low, middle and high, each with a norm of its own."""
+    def for_target(cls, model: nn.Module, **options: Any) -> Eagle3Head:
+        """As of `DecoderHead`; by default low, middle and high taps, each with a norm of its own."""
         if "taps" not in options:
             options["taps"] = default_taps(target_fields(model)["target_layers"])
         options.setdefault("fc_norm", not options.get("norm_before_fc", False))
-        return super().for_model(model, draft_ids, **options)
+        return super().for_target(model, **options)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -75,7 +75,5 @@ class Eagle3Head(DecoderHead):
             out = layer(out, **shared)
         return self.norm(out) if self.norm is not None and self.config.norm_output else out
 
-    def logits(self, states: Tensor) -> Tensor:
-        if self.norm is not None and not self.config.norm_output:
-            states = self.norm(states)
-        return super().logits(states)
+    def lm_input(self, states: Tensor) -> Tensor:
+        return states if self.norm is None or self.config.norm_output else self.norm(states)
