@@ -8,7 +8,8 @@ from specdec.plugins.manager import PluginManager
 
 STRATEGIES = [*PluginManager().registry]
 PARTS = [strategy for strategy in STRATEGIES if strategy.role != "target"]
-WITHOUT_WEIGHTS = [strategy for strategy in PARTS if "model" not in strategy.load_config().model_fields]
+WEIGHTS = {"model", "checkpoint"}
+WITHOUT_WEIGHTS = [strategy for strategy in PARTS if not WEIGHTS & set(strategy.load_config().model_fields)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)

@@ -8,15 +8,21 @@ from specdec._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from specdec.drafters.draft_model import DraftModel
+    from specdec.drafters.first import First
+    from specdec.drafters.medusa import Medusa
+    from specdec.drafters.merge import Merge
     from specdec.drafters.none import NoDraft
     from specdec.drafters.prompt_lookup import PromptLookup
 
-__all__ = ["DraftModel", "NoDraft", "PromptLookup"]
+__all__ = ["DraftModel", "First", "Medusa", "Merge", "NoDraft", "PromptLookup"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "DraftModel": "specdec.drafters.draft_model",
+        "First": "specdec.drafters.first",
+        "Medusa": "specdec.drafters.medusa",
+        "Merge": "specdec.drafters.merge",
         "NoDraft": "specdec.drafters.none",
         "PromptLookup": "specdec.drafters.prompt_lookup",
     },

@@ -39,6 +39,7 @@ class Head(nn.Module):
     features: names of the target's states that it reads, as in `Needs.features`.
     draft_ids: `[draft vocabulary]` int64, ascending target ids of a trimmed vocabulary; None: all ids. Part of the
         saved weights.
+    where: the folder or hub id that it was loaded from, or "".
     """
 
     kind: ClassVar[str]
@@ -50,6 +51,8 @@ class Head(nn.Module):
         super().__init__()
         self.config = config
         self._borrowed: Borrowed | None = None
+        self._moved: tuple[object, Head] | None = None  # a copy for another device or dtype, and what it is a copy of
+        self.where = ""
         ids = None
         if draft_ids is not None:
             listed = draft_ids.tolist() if isinstance(draft_ids, Tensor) else list(draft_ids)
@@ -89,11 +92,18 @@ class Head(nn.Module):
     def serving(self, shared: Mapping[str, nn.Module], device: torch.device, dtype: torch.dtype) -> Head:
         """This head bound to a target's modules, on its device and in its dtype; self stays as it is.
 
-        Weights are shared where device and dtype agree already, and copied where not.
+        Weights are shared where device and dtype agree already, and else copied, anew only after they changed.
         """
-        here = self.device == device and self.dtype == dtype
-        head = copy.copy(self) if here else copy.deepcopy(self).to(device=device, dtype=dtype)
-        return head.bind(shared.get("embed_tokens"), shared.get("lm_head"))
+        head = self
+        if self.device != device or self.dtype != dtype:
+            state = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]
+            if self._moved is None or self._moved[0] != (device, dtype, state):
+                self._moved = None
+                with torch.inference_mode(False):
+                    moved = copy.deepcopy(self).to(device=device, dtype=dtype)
+                self._moved = (device, dtype, state), moved
+            head = self._moved[1]
+        return copy.copy(head).bind(shared.get("embed_tokens"), shared.get("lm_head"))
 
     @property
     def borrowed(self) -> Borrowed:

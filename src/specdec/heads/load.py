@@ -58,4 +58,5 @@ def load_head(x: str | os.PathLike[str], revision: str | None = None, kind: str 
     head = cls(config)
     head.load_weights(files.read_weights(folder), str(folder))
     head.read_side_files(folder)
+    head.where = os.fspath(x)
     return head.eval()

@@ -14,10 +14,14 @@ _DRAFTERS = (
     ("none", "NoDraft", "Drafts nothing: plain decoding through the same loop."),
     ("prompt-lookup", "PromptLookup", "Copies what followed the last few tokens where they stood before."),
     ("draft-model", "DraftModel", "Samples a chain from a smaller model with the same tokenizer."),
+    ("merge", "Merge", "Puts the guesses of several drafters into one tree, more nodes for those that earn them."),
+    ("first", "First", "Asks several drafters in order; in each row the first that has a guess drafts."),
+    ("medusa", "Medusa", "Guesses several tokens at once with trained heads, on a static tree."),
 )
 _VERIFIERS = (
     ("token", "Token", "Keeps or replaces sampled tokens one at a time: the textbook rule."),
     ("block", "Block", "Judges a sampled chain as a whole; never keeps fewer tokens than the textbook rule."),
+    ("traversal", "Traversal", "Judges a sampled tree as a whole, from its leaves up; on a chain it is block."),
     ("walk", "Walk", "Draws the target's own token and follows it while it is in the draft."),
     ("greedy", "Greedy", "Follows the target's most probable token; the fast path at temperature 0."),
 )

@@ -1,0 +1,194 @@
+"""Medusa: heads on the target's last state guess several tokens at once, placed on a static tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.core import host
+from specdec.core.contracts import Needs
+from specdec.core.draft import Draft
+from specdec.core.errors import ConfigError
+from specdec.core.interfaces import Drafter, DraftSession, Target
+from specdec.core.rng import Rng
+from specdec.core.state import Budget, Context, Outcome, Row
+from specdec.drafters.medusa_config import MedusaConfig
+from specdec.heads.base import facts_of
+from specdec.heads.load import load_head
+from specdec.heads.medusa import MedusaHead
+from specdec.heads.trees import PUBLISHED, StaticTree, read_tree
+
+_DEFAULT = "mc_sim_7b_63"
+_TRUST = 4.0  # tokens for which the measured values of a tree count before a row's own acceptance moves them
+_FORGET = 0.9
+
+
+class Medusa(Drafter):
+    """Drafts the likeliest guesses of Medusa heads as POINT candidates on a static tree.
+
+    head: the trained heads, or the folder or hub id that holds them.
+    tree: name of a published tree, a JSON file, rank paths, or a `StaticTree`; by default the checkpoint's own, else
+        the 63 nodes that were published for 7B models. What the heads cannot fill is cut off.
+
+    Of the tree, as much is drafted as the budget allows, the worthiest nodes first. Where the tree holds measured
+    values and the budget costs, only what pays: a node's value, moved by what the row has accepted so far, has to
+    exceed the going rate times the time that it takes.
+
+    Source: Cai et al., arXiv 2401.10774.
+    """
+
+    name = "medusa"
+
+    def __init__(
+        self,
+        head: MedusaHead | str | os.PathLike[str],
+        *,
+        tree: str | Sequence[Sequence[int]] | StaticTree | None = None,
+        config: MedusaConfig | None = None,
+    ) -> None:
+        if not isinstance(head, MedusaHead):
+            found = load_head(head, config.revision if config else None, kind="medusa")
+            assert isinstance(found, MedusaHead)
+            head = found
+        self.head = head
+        named = tree.paths if isinstance(tree, StaticTree) else tree
+        self._config = config or MedusaConfig(checkpoint=head.where or head.config.target or "-", tree=named)
+        self.tree = _tree(head, tree if isinstance(tree, StaticTree) else self._config.tree)
+        self.branching = not self.tree.is_chain  # type: ignore[misc]
+        self.needs = Needs(("final",), () if head.config.own_lm_head else ("lm_head",))  # type: ignore[misc]
+        self._shapes: dict[tuple[int, int], _Shape | None] = {}
+
+    @property
+    def config(self) -> MedusaConfig:
+        return self._config
+
+    @classmethod
+    def from_config(cls, config: MedusaConfig) -> Medusa:
+        return cls(config.checkpoint, config=config)
+
+    def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
+        return self.head.fit_problems(facts_of(target)) + self.head.config.tokenizer_problems(tokenizer)
+
+    def begin(self, context: Context) -> DraftSession:
+        return MedusaSession(self, context)
+
+    def shape(self, depth: int, nodes: int) -> _Shape | None:
+        """The part of the tree within these limits, or None if nothing is."""
+        depth, nodes = min(depth, self.tree.depth), min(nodes, len(self.tree))
+        if (depth, nodes) not in self._shapes:
+            self._shapes[depth, nodes] = _Shape.of(self.tree.cut(depth, nodes))
+        return self._shapes[depth, nodes]
+
+
+def _tree(head: MedusaHead, tree: str | Sequence[Sequence[int]] | StaticTree | None) -> StaticTree:
+    """The tree that was asked for, cut to what the heads can fill; raises ConfigError where nothing is left."""
+    if tree is None:
+        tree = head.tree or PUBLISHED[_DEFAULT]
+    elif isinstance(tree, str):
+        tree = PUBLISHED[tree] if tree in PUBLISHED else read_tree(tree)
+    elif not isinstance(tree, StaticTree):
+        try:
+            tree = StaticTree(tuple(tuple(path) for path in tree))
+        except ValueError as error:
+            raise ConfigError(f"tree: {error}") from error
+    whole = tree.cut(head.config.heads, len(tree), ranks=head.vocab_size)
+    if whole is None:
+        raise ConfigError(f"tree: no path fits a head that can propose {head.vocab_size} tokens")
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """A cut of the tree as a draft needs it. places: where each node's token is among `[heads * ranks]` guesses."""
+
+    parents: tuple[int, ...]
+    places: tuple[int, ...]
+    depths: tuple[int, ...]
+    ranks: int
+    values: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, tree: StaticTree | None) -> _Shape | None:
+        if tree is None:
+            return None
+        places = tuple((len(path) - 1) * tree.ranks + path[-1] for path in tree.paths)
+        return cls(tree.parents, places, tuple(map(len, tree.paths)), tree.ranks, tree.values)
+
+
+@lru_cache(maxsize=64)
+def _index(places: tuple[int, ...], device: torch.device) -> Tensor:
+    return host.send(places, device)
+
+
+class MedusaSession(DraftSession):
+    """One generation's drafting: keeps the state behind each row's newest token, on the device."""
+
+    def __init__(self, drafter: Medusa, context: Context) -> None:
+        self._drafter = drafter
+        final = context.prefill.features["final"][0]
+        self._head = drafter.head.serving(context.shared, final.device, final.dtype)
+        self._states: dict[int, Tensor] = {}  # row to [d]
+        self._expected: dict[int, list[float]] = {}  # row to tokens that its drafts promised and that were kept
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if not outcome.tokens:
+                continue  # the row stood still: what was known of it still holds
+            final = outcome.scores.features["final"]
+            prompt = isinstance(final, list)
+            self._states[outcome.row.index] = final[outcome.index][-1 if prompt else outcome.leaf]
+            self._learn(outcome)
+
+    def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
+        self._states = {row.index: self._states[row.index] for row in rows}
+        shapes = [self._shape(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+        active = [(at, shape) for at, shape in enumerate(shapes) if shape is not None]
+        drafts = [Draft.empty()] * len(rows)
+        if not active:
+            return drafts
+        states = torch.stack([self._states[rows[at].index] for at, _ in active])  # [active, d]
+        most = max(shape.ranks for _, shape in active)
+        ids = self._head.guesses(states, most)  # [active, heads, ranks]
+        for place, (at, shape) in enumerate(active):
+            tokens = ids[place, :, : shape.ranks].reshape(-1)[_index(shape.places, ids.device)]
+            drafts[at] = Draft.point(tokens, shape.parents)
+        return drafts
+
+    def _shape(self, row: Row, budget: Budget) -> _Shape | None:
+        shape = self._drafter.shape(budget.depth, budget.nodes)
+        if shape is None or shape.values is None or budget.cost is None or budget.rate is None:
+            return shape
+        promised, kept = self._expected.get(row.index, (0.0, 0.0))
+        scale = (kept + _TRUST) / (promised + _TRUST)
+        best, most, value, idle = 0, 0.0, 0.0, budget.cost(0)
+        for nodes, chance in enumerate(shape.values, start=1):
+            value += min(1.0, scale * chance)
+            if (gain := value - budget.rate * (budget.cost(nodes) - idle)) > most:
+                best, most = nodes, gain
+        return self._drafter.shape(budget.depth, best)
+
+    def _learn(self, outcome: Outcome) -> None:
+        """Enter what a draft promised and what was kept of it."""
+        values = self._drafter.tree.values
+        if values is None or not len(outcome.draft):
+            return
+        shape = self._drafter.shape(outcome.draft.topology.depth, len(outcome.draft))
+        if shape is not None and shape.values is not None and len(shape.values) == len(outcome.draft):
+            held = self._expected.setdefault(outcome.row.index, [0.0, 0.0])
+            held[0] = _FORGET * held[0] + sum(shape.values)
+            held[1] = _FORGET * held[1] + outcome.accepted
+
+
+def example(vocab_size: int) -> Medusa:
+    """A drafter for checks: heads that were never trained, on a tree with two branches, for the tiny target."""
+    from specdec.heads.trees import cartesian
+    from specdec.testing.tiny import tiny_model
+
+    head = MedusaHead.for_target(tiny_model(vocab_size), heads=3)
+    return Medusa(head, tree=cartesian((min(2, vocab_size), min(2, vocab_size), 1)))
