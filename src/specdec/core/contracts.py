@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -53,10 +54,17 @@ class Needs:
     features: `"final"` (input of the LM head), `"layer:i"` (output of layer i), `"embed"`; delivered for the
         prompt and for every node of each round.
     shared: modules of the target that the drafter uses, `"lm_head"` and `"embed_tokens"`.
+    choices: tokens for every node of each round, on the host, read together with the verdict: `"top:k"`, the k most
+        probable tokens by the raw logits, and `"decided"`, what the verifier would emit if the text came to the node.
     """
 
     features: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    def unknown(self) -> list[str]:
+        """Names in `choices` that mean nothing."""
+        return [name for name in self.choices if name != "decided" and not re.fullmatch(r"top:[1-9]\d*", name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ def problems(
         found.append(f"{d} needs the features {', '.join(missing)}, which the target does not have")
     if missing := sorted(name for name in drafter.needs.shared if target.shared(name) is None):
         found.append(f"{d} needs the target's {', '.join(missing)}, which it does not expose")
+    if unknown := drafter.needs.unknown():
+        found.append(f"{d} needs the choices {', '.join(unknown)}; expected 'decided' or, say, 'top:8'")
     if verifier.exactness < required:
         note = f" ({verifier.bias_note})" if verifier.bias_note else ""
         found.append(
@@ -129,8 +139,10 @@ def validate(draft: Draft, drafter: Drafter, budget: Budget, vocab_size: int, ro
         )
     if not shape.is_chain and not drafter.branching:
         found.append("it branches, but the drafter declares branching=False")
-    if shape.depth > budget.depth:
-        found.append(f"it is {shape.depth} deep, but the budget allows {budget.depth}")
+    if shape.judged_depth > budget.depth:
+        found.append(f"it is {shape.judged_depth} deep, but the budget allows {budget.depth}")
+    if shape.depth > (most := max(budget.depth, budget.reach)):
+        found.append(f"its scratch nodes are {shape.depth} deep, but the budget allows {most}")
     if count > budget.nodes:
         found.append(f"it has {count} nodes, but the budget allows {budget.nodes}")
     sampled = any(kind.sampled for kind in kinds)

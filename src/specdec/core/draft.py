@@ -57,9 +57,11 @@ class Topology:
     candidates: tuple[tuple[Candidate, ...], ...]  # [nodes + 1], candidacies at each node in judging order
     scratch: frozenset[int]  # scored nodes that are never judged
     is_chain: bool
+    judged_depth: int  # of the deepest node that may be accepted
 
     @property
     def depth(self) -> int:
+        """Of the deepest node, scratch included."""
         return max(self.depths)
 
     @property
@@ -115,6 +117,7 @@ def topology(
         candidates=tuple(tuple(sorted(c, key=lambda c: not c.kind.sampled)) for c in at_node),
         scratch=scratch,
         is_chain=parents == tuple(range(-1, count - 1)),
+        judged_depth=max((depths[node + 1] for node in range(count) if node not in scratch), default=0),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from specdec.core.forest import Forest
 from specdec.core.interfaces import Drafter, Part, Scheduler, Target, TargetSession, Verifier
 from specdec.core.recorder import Recorder
 from specdec.core.rng import Rng
-from specdec.core.sampling import Laws
+from specdec.core.sampling import Laws, top
 from specdec.core.standing import Standing
 from specdec.core.state import Budget, Context, Outcome, Round, RoundTimes, Row, Scores
 from specdec.core.verdict import Verdict
@@ -61,7 +62,8 @@ class Generation:
             scores = session.prefill()
         clock.lap("target")
         with blame(drafter, "begin", number):
-            context = Context(self.rows, target.vocab_size, target.device, scores, _shared(self.parts))
+            shared, limit = _shared(self.parts), target.context_length
+            context = Context(self.rows, target.vocab_size, target.device, scores, shared, limit)
             drafting = drafter.begin(context)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
@@ -72,7 +74,8 @@ class Generation:
                 laws = Laws(scores, forest)
                 verdict = verifier.verify(forest, laws, self.verify_rng)
                 doubts = standing.doubts(laws, verdict, self.verify_rng)
-            outcomes = self._commit(laws, verdict, doubts, scores)
+                choices = _choices(drafter, verifier, laws, self.verify_rng)
+            outcomes = self._commit(laws, verdict, doubts, choices, scores)
             live = [row for row in live if not row.done]
             with blame(target, "commit", number):
                 session.commit(outcomes, live)
@@ -101,10 +104,13 @@ class Generation:
         for row, draft, budget in zip(live, drafts, budgets, strict=True):
             validate(draft, self.parts.drafter, budget, self.parts.target.vocab_size, row.index)
 
-    def _commit(self, laws: Laws, verdict: Verdict, doubts: Tensor | None, scores: Scores) -> list[Outcome]:
+    def _commit(
+        self, laws: Laws, verdict: Verdict, doubts: Tensor | None, choices: dict[str, Tensor], scores: Scores
+    ) -> list[Outcome]:
         """Read the verdict, once, and append to each row what it emitted."""
         forest, outcomes = laws.forest, []
-        leaves, following, ids, *flags = (list(map(int, part)) for part in _read(verdict, forest, doubts))
+        leaves, following, ids, *rest = (list(map(int, part)) for part in _read(verdict, forest, choices, doubts))
+        chosen, flags = dict(zip(choices, rest, strict=False)), rest[len(choices) :]
         each = forest.depth + 1  # doubts a row
         for index, (row, draft, shape) in enumerate(zip(forest.rows, forest.drafts, forest.shapes, strict=True)):
             start = index * forest.width + 1
@@ -127,7 +133,8 @@ class Generation:
             self.recorder.emitted(row, index, nodes[:count], laws)
             row.rounds += 1
             kept = tuple(emitted[:count])
-            outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again))
+            own = {name: _of_row(chosen[name], choices[name], index, len(draft) + 1) for name in chosen}
+            outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again, choices=own))
         return outcomes
 
 
@@ -137,9 +144,32 @@ def _shared(parts: Parts) -> dict[str, torch.nn.Module]:
     return {name: module for name, module in found.items() if module is not None}
 
 
-def _read(verdict: Verdict, forest: Forest, doubts: Tensor | None) -> list[list[int] | list[float]]:
+def _choices(drafter: Drafter, verifier: Verifier, laws: Laws, rng: Rng) -> dict[str, Tensor]:
+    """What the drafter wants to know of every node, `[rows, width]` or `[rows, width, k]`, still on the device."""
+    found = {}
+    for name in drafter.needs.choices:
+        if name == "decided":
+            found[name] = verifier.decided(laws.forest, laws, rng)
+        else:
+            count = int(name.removeprefix("top:"))
+            found[name] = laws.likely[..., None] if count == 1 else top(laws.logits, count)
+    return found
+
+
+def _of_row(values: list[int], like: Tensor, row: int, nodes: int) -> tuple[Any, ...]:
+    """One row's choices at its first `nodes` nodes: an id each, or a tuple of ids each."""
+    width = like.shape[1]
+    if like.ndim == 2:
+        return tuple(values[row * width : row * width + nodes])
+    each, start = like.shape[2], row * width * like.shape[2]
+    return tuple(tuple(values[at : at + each]) for at in range(start, start + nodes * each, each))
+
+
+def _read(
+    verdict: Verdict, forest: Forest, choices: dict[str, Tensor], doubts: Tensor | None
+) -> list[list[int] | list[float]]:
     more = () if doubts is None else (doubts,)
-    return host.read(verdict.leaf, verdict.next_token, forest.tokens, *more)
+    return host.read(verdict.leaf, verdict.next_token, forest.tokens, *choices.values(), *more)
 
 
 class Clock:

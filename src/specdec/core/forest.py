@@ -91,6 +91,13 @@ class Forest:
     def tables(self) -> Tables:
         return _tables(self.shapes, self.width, self.depth, self.device)
 
+    @property
+    def reachable(self) -> Tensor:
+        """`[rows, width]` bool: nodes to which the text may come, the anchor among them; not scratch and padding."""
+        judged = self.tables.judged.clone()
+        judged[:, 0] = True
+        return judged
+
     def ends(self) -> Tensor | None:
         """`[rows, width]` bool, or None where no row has an eos token."""
         return self._ends
@@ -119,6 +126,21 @@ class Forest:
                 row = node[index].clamp(max=draft.q.shape[0] - 1)
                 laws.append(draft.q.index_select(0, row[None])[0].double())
         return torch.stack(laws)
+
+    def q_at(self, places: Sequence[tuple[int, int]], vocab: int) -> Tensor:
+        """`[places, vocab]` float64: as `q`, at many nodes, given as rows and nodes on the host; a copy."""
+        out = torch.empty(len(places), vocab, dtype=torch.float64, device=self.device)
+        for index in dict.fromkeys(row for row, _ in places):
+            where = [at for at, (row, _) in enumerate(places) if row == index]
+            if (held := self.drafts[index].q) is None:
+                out[host.send(where, self.device)] = 0.0
+                continue
+            nodes = [min(places[at][1], len(held) - 1) for at in where]
+            law = held.index_select(0, host.send(nodes, self.device)).double()
+            if len(where) == len(places):
+                return law
+            out[host.send(where, self.device)] = law
+        return out
 
     def q_along_chains(self, vocab: int, last: Tensor) -> Tensor:
         """`[rows, width, vocab]` float64, for chains: the law that node j + 1 was drawn from, at j.

@@ -119,6 +119,13 @@ class Verifier(Part):
         ]
         return Verdict.of_rows(verdicts, forest.device)
 
+    def decided(self, forest: Forest, laws: Laws, rng: Rng) -> Tensor:
+        """`[rows, width]` int64: what this verifier would emit if the text came to each node, for drafters that ask.
+
+        By default the target's most probable token. A verifier whose draws are named by their position can say more.
+        """
+        return laws.likely
+
     def judge(self, draft: Draft, law: _RowLaw, rng: Rng) -> RowVerdict:
         """Judge one row; `law(node)` is p `[vocab]` at a node (0 = anchor). Enough for most verifiers."""
         raise NotImplementedError(f"verifier '{self.name}' implements neither verify() nor judge()")
@@ -174,6 +181,7 @@ class Target(Part):
     caps: Caps
     vocab_size: int
     device: torch.device
+    context_length: int | None = None  # positions for which the model was made, if that is known
 
     @abstractmethod
     def begin(self, rows: Sequence[Row], needs: Needs) -> TargetSession:

@@ -102,6 +102,7 @@ class Provisional(Standing):
             tokens=ahead.decided[before:] if ahead.in_step else (),
             scores=_from(before, outcome.scores),
             index=outcome.index,
+            choices={name: values[before:] for name, values in outcome.choices.items()},
         )
 
 

@@ -23,8 +23,11 @@ class Rng(Protocol):
     depend on the batch it stands in. Without `at`, draws follow one another in a stream of their own.
     """
 
-    def categorical(self, p: Tensor, at: Sequence[Key] | None = None) -> Tensor:
-        """Draw one index a row from `p` `[rows, vocab]`, non-negative weights; returns `[rows]` int64."""
+    def categorical(self, p: Tensor, at: Sequence[Key] | None = None, ahead: bool = False) -> Tensor:
+        """Draw one index a row from `p` `[rows, vocab]`, non-negative weights; returns `[rows]` int64.
+
+        ahead: a look at what the draw of these keys gives, or gave, with this `p`; it may be made again.
+        """
         ...
 
     def bernoulli(self, p: Tensor, at: Sequence[Key] | None = None) -> Tensor:
@@ -49,7 +52,7 @@ class TorchRng:
             self._state = _mix(self._state ^ _mix(part & _MASK))
         self._drawn = 0
 
-    def categorical(self, p: Tensor, at: Sequence[Key] | None = None) -> Tensor:
+    def categorical(self, p: Tensor, at: Sequence[Key] | None = None, ahead: bool = False) -> Tensor:
         cdf = p.double().cumsum(-1)  # [rows, vocab]
         u = self._uniforms(len(p), at, p.device)  # [rows]
         # right=True skips bins of width zero; u < 1 keeps the result inside the support.

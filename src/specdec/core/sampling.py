@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -115,21 +116,74 @@ class Laws:
         """Probabilities `[rows, vocab]` float64 at `node` `[rows]`; see `processed`."""
         return self._probabilities(self.processed(node, depth, active))
 
+    def p_anywhere(self, node: Tensor, active: Tensor) -> Tensor:
+        """Probabilities `[rows, vocab]` float64 at `node` `[rows]`, at whatever depths the active rows stand."""
+        if self._at_once:
+            return self.p(node, 0)
+        depths, law = self.forest.tables.depth[self._rows, node], None
+        for depth in range(self.forest.depth + 1):
+            here = active & (depths == depth)
+            if depth and host.known_true(lambda: ~here, here.device):  # noqa: B023 - asked at once
+                continue
+            p = self.p(node, depth, here)
+            law = p if law is None else torch.where(here[:, None], p, law)
+        assert law is not None
+        return law
+
+    def p_at(self, row: Tensor, node: Tensor, places: Sequence[tuple[int, int]], active: Tensor) -> Tensor:
+        """Probabilities `[places, vocab]` float64 at many nodes, given on the device and, as `places`, on the host.
+
+        Places that are not `active` `[places]` get a law of no meaning.
+        """
+        raw = self.logits[row, node]
+        raw = raw if raw.dtype == torch.float64 else raw.float()  # a copy: processors may write in place
+        if not self.plain and self._at_once and self._shared is not None:
+            raw = self._shared.apply(self.forest.tokens[row, node][:, None], raw)
+        elif not self.plain:
+            strict = any(held.sampling.strict for held in self.forest.rows)
+            wanted = host.known_rows(active, always=strict)
+            out = raw.clone()
+            for index, (at, below) in enumerate(places):
+                if wanted is None or wanted[index]:
+                    held = self.forest.rows[at]
+                    path = host.send(self.forest.shapes[at].paths[below], raw.device)
+                    drafted = self.forest.tokens[at].index_select(0, path)
+                    prefix = torch.cat([held.prefix(raw.device), drafted[None]], dim=1)
+                    out[index] = held.sampling.apply(prefix, raw[index : index + 1])[0]
+            raw = out
+        return self._probabilities(raw, [self.forest.rows[at].sampling.greedy for at, _ in places])
+
+    @cached_property
+    def likely(self) -> Tensor:
+        """`[rows, width]` int64: the most probable token of every node by its raw logits."""
+        return best(self.logits)
+
+    def p_everywhere(self, active: Tensor) -> Tensor:
+        """p `[rows, width, vocab]` float64 at every node; of no meaning where not `active` `[rows, width]`."""
+        if self._at_once:
+            return self.p_along_chains(self._rows)
+        each = [self.p_anywhere(torch.full_like(self._rows, node), active[:, node]) for node in range(active.shape[1])]
+        return torch.stack(each, 1)
+
     def p_along_chains(self, last: Tensor) -> Tensor:
         """p `[rows, width, vocab]` float64 at every node of chains, of no meaning after node `last` `[rows]`."""
         rows, width, vocab = self.logits.shape
-        shared = self._shared
-        if self.plain or (shared is not None and shared.elementwise):
+        if self._at_once:
             raw = self.logits.reshape(rows * width, vocab)
             raw = raw if raw.dtype == torch.float64 else raw.float()
-            if not self.plain and shared is not None:
-                raw = shared.apply(self.forest.tokens.reshape(-1, 1), raw.clone())
+            if not self.plain and self._shared is not None:
+                raw = self._shared.apply(self.forest.tokens.reshape(-1, 1), raw.clone())
             return self._probabilities(raw.view(rows, width, vocab))
         return torch.stack([self.p(torch.full_like(last, n).minimum(last), n, last >= n) for n in range(width)], 1)
 
-    def _probabilities(self, scores: Tensor) -> Tensor:
-        """`[rows, ..., vocab]` processed scores to float64 probabilities; one-hot in rows that decode greedily."""
-        greedy = [row.sampling.greedy for row in self.forest.rows]
+    @property
+    def _at_once(self) -> bool:
+        """Whether many nodes can be processed in one call, since no processor looks at a prefix."""
+        return self.plain or (self._shared is not None and self._shared.elementwise)
+
+    def _probabilities(self, scores: Tensor, greedy: list[bool] | None = None) -> Tensor:
+        """`[rows, ..., vocab]` processed scores to float64 probabilities; one-hot where `greedy`, by default by row."""
+        greedy = [row.sampling.greedy for row in self.forest.rows] if greedy is None else greedy
         if not any(greedy):
             return scores.softmax(-1, dtype=torch.float64)
         one_hot = torch.zeros_like(scores, dtype=torch.float64)
@@ -138,6 +192,27 @@ class Laws:
             return one_hot
         where = host.send(greedy, scores.device, torch.bool).view(-1, *[1] * (scores.ndim - 1))
         return torch.where(where, one_hot, scores.softmax(-1, dtype=torch.float64))
+
+
+def top(scores: Tensor, count: int) -> Tensor:
+    """`[..., vocab]` to the indices `[..., up to count]` of the largest scores, the largest first.
+
+    Exact but for the order of equal scores. The maxima of short blocks are searched first: the k largest scores lie
+    in the k blocks of largest maximum, and a search through all of a large vocabulary takes several times as long.
+    """
+    if count == 1:
+        return best(scores)[..., None]
+    vocab, block = scores.shape[-1], 64
+    count = min(count, vocab)
+    if vocab < 4 * block * count:
+        return scores.topk(count, dim=-1).indices
+    short = -vocab % block
+    padded = torch.nn.functional.pad(scores, (0, short), value=-torch.inf) if short else scores
+    blocks = padded.unflatten(-1, (-1, block))  # [..., blocks, block]
+    chosen = blocks.amax(-1).topk(count, dim=-1).indices  # [..., count]
+    among = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, block)).flatten(-2)  # [..., count * block]
+    place = among.topk(count, dim=-1).indices
+    return (chosen.gather(-1, place // block) * block + place % block).clamp(max=vocab - 1)
 
 
 def best(scores: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -140,23 +140,24 @@ class Row:
 class Budget:
     """How much one row may draft this round.
 
-    depth: longest path. nodes: most nodes, scratch included.
+    depth: longest path that may be accepted. nodes: most nodes, scratch included.
     cost: seconds that a round takes with n drafted nodes, or None where nothing has been measured.
     rate: the going rate in tokens per second, or None; a node pays if its chance of acceptance exceeds
         `rate` times what it costs (algorithms: marginal-rate rule).
+    reach: how deep scratch nodes may lie, where that is deeper than `depth`, which limits what may be accepted.
     """
 
     depth: int
     nodes: int
     cost: Callable[[int], float] | None = None
     rate: float | None = None
+    reach: int = 0
 
     def within(self, room: int) -> Budget:
         """This budget cut to the tokens that may still be emitted; the last one is the target's own."""
-        depth = max(0, min(self.depth, room - 1))
-        if depth == self.depth:
-            return self
-        return Budget(depth, self.nodes if depth else 0, self.cost, self.rate)
+        most = max(0, room - 1)
+        depth = min(self.depth, most)
+        return Budget(depth, self.nodes if depth else 0, self.cost, self.rate, most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +182,9 @@ class Outcome:
         round need not share one `scores`.
     reverified: the token had been left in doubt by a wide pass and was decided by this one-token pass.
     kept: `nodes`, where they are not the anchor and `path`: a drafter below `merge` sees its own draft here, and the
-        text may have gone on by nodes that another one drafted.
+        text may have gone on by nodes that another one drafted; scores and choices have them behind its own nodes.
+    choices: what the drafter asked for in `Needs.choices`, by name: one entry a node, the anchor's first; an id for
+        "decided", a tuple of ids for "top:k".
 
     `tokens` is empty where a mode such as `reverify` lets the row stand still for a round; `leaf` means nothing then.
     """
@@ -195,6 +198,7 @@ class Outcome:
     index: int
     reverified: bool = False
     kept: tuple[int, ...] | None = None
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def accepted(self) -> int:
@@ -261,6 +265,7 @@ class Context:
 
     prefill: logits and features of the pass over the prompts.
     shared: the target's modules that the drafter asked for in `Needs.shared`, by name.
+    context_length: positions for which the target was made, if that is known.
     """
 
     rows: tuple[Row, ...]
@@ -268,6 +273,7 @@ class Context:
     device: torch.device
     prefill: Scores
     shared: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    context_length: int | None = None
 
     @property
     def greedy(self) -> bool:

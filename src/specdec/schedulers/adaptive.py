@@ -116,7 +116,7 @@ class AdaptiveSession(ScheduleSession):
         for outcome in event.rows:
             if outcome.done or not outcome.judged:
                 continue  # what a stop cut away was not rejected
-            depth = min(outcome.draft.topology.depth, self._config.max_depth)
+            depth = min(outcome.draft.topology.judged_depth, self._config.max_depth)
             for level in range(min(outcome.accepted + 1, depth)):
                 kept = level < outcome.accepted
                 self._tried[level] = _FORGET * self._tried[level] + 1.0

@@ -52,6 +52,11 @@ class HFTarget(Target):
         return self.lm.device
 
     @property
+    def context_length(self) -> int | None:  # type: ignore[override]
+        found = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return int(found) if found else None
+
+    @property
     def probe(self) -> Probe:
         kernel = str(getattr(self.model.config, "_attn_implementation", ""))
         known = _PROBES.get(self.model)

@@ -167,8 +167,11 @@ def budget(subject: Subject, trial: Trial) -> str:
         depths: list[int] = []
         for node, parent in enumerate(draft.parents):
             depths.append(1 if not 0 <= parent < node else depths[parent] + 1)
-        if depths and max(depths) > budget.depth:
-            return f"propose() returned a draft {max(depths)} deep; the budget allows {budget.depth}"
+        judged = [depth for node, depth in enumerate(depths) if node not in draft.scratch]
+        if judged and max(judged) > budget.depth:
+            return f"propose() returned a draft {max(judged)} deep; the budget allows {budget.depth}"
+        if depths and max(depths) > (most := max(budget.depth, budget.reach)):
+            return f"propose() returned scratch nodes {max(depths)} deep; the budget allows {most}"
         return ""
 
     return first_fault(subject, fault)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from specdec.core.rng import Key
+
+_SLIVER = 1e-12  # share of an interval that is no branch but rounding
 
 
 class Branches:
@@ -50,19 +53,25 @@ class Branches:
 
 
 class EnumeratingRng:
-    """An Rng whose every draw is a branch point. Two draws with one key are an error: they would share noise."""
+    """An Rng whose every draw is a branch point. Two draws with one key are an error: they would share noise.
 
-    def __init__(self, branches: Branches, path: Key = (), used: set[Key] | None = None) -> None:
+    Looks ahead may share a key with one draw. A key's noise is one uniform whose distribution function is inverted, as
+    in `TorchRng`: what has been seen of it narrows the interval in which it lies.
+    """
+
+    def __init__(self, branches: Branches, path: Key = (), used: dict[Key, _Noise] | None = None) -> None:
         self._branches, self._path = branches, path
-        self._used: set[Key] = set() if used is None else used
+        self._used: dict[Key, _Noise] = {} if used is None else used
 
-    def categorical(self, p: Tensor, at: Sequence[Key] | None = None) -> Tensor:
+    def categorical(self, p: Tensor, at: Sequence[Key] | None = None, ahead: bool = False) -> Tensor:
         weights = p.double() / p.double().sum(-1, keepdim=True)
         drawn = []
         for index, row in enumerate(weights.tolist()):
-            if sum(weight > 0 for weight in row) > 1:  # a certainty uses no noise
-                self._use(at, index)
-            drawn.append(self._branches.choose(row))
+            if sum(weight > 0 for weight in row) > 1 and at is not None:  # a certainty uses no noise
+                noise = self._noise(at[index]) if ahead else self._use(at, index)
+                drawn.append(noise.invert(row, self._branches))
+            else:
+                drawn.append(self._branches.choose(row))
         return torch.tensor(drawn, device=p.device)
 
     def bernoulli(self, p: Tensor, at: Sequence[Key] | None = None) -> Tensor:
@@ -79,13 +88,37 @@ class EnumeratingRng:
     def fold(self, *key: int) -> EnumeratingRng:
         return EnumeratingRng(self._branches, (*self._path, *key), self._used)
 
-    def _use(self, at: Sequence[Key] | None, index: int) -> None:
-        if at is None:
-            return
-        key = (*self._path, *at[index])
-        if key in self._used:
-            raise AssertionError(f"the noise of key {key} was used twice")
-        self._used.add(key)
+    def _use(self, at: Sequence[Key] | None, index: int) -> _Noise:
+        noise = _Noise() if at is None else self._noise(at[index])
+        if noise.used:
+            raise AssertionError(f"the noise of key {(*self._path, *at[index])} was used twice")  # type: ignore[index]
+        noise.used = True
+        return noise
+
+    def _noise(self, key: Key) -> _Noise:
+        return self._used.setdefault((*self._path, *key), _Noise())
+
+
+class _Noise:
+    """One uniform: the interval in which it is known to lie, and whether a draw has been made with it."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self.used = 0.0, 1.0, False
+
+    def invert(self, weights: Sequence[float], branches: Branches) -> int:
+        """The index in whose bin the uniform lies; a branch point where it may lie in several."""
+        edges = [0.0, *accumulate(weights)]
+        edges[-1] = 1.0
+        size = self.high - self.low
+        inside = [
+            min(up, self.high) - max(down, self.low) if weight > 0 else 0.0
+            for down, up, weight in zip(edges, edges[1:], weights, strict=False)
+        ]
+        shares = [share / size if share > _SLIVER * size else 0.0 for share in inside]
+        total = sum(shares)
+        found = branches.choose([share / total for share in shares])
+        self.low, self.high = max(edges[found], self.low), min(edges[found + 1], self.high)
+        return found
 
 
 def enumerate_law(run: Callable[[EnumeratingRng], Hashable], limit: int = 200_000) -> dict[Hashable, float]:

@@ -23,9 +23,10 @@ def follow(forest: Forest, draw: Callable[[Tensor, int, Tensor], Tensor]) -> Ver
     node = torch.zeros_like(rows)
     token = torch.zeros_like(rows)
     alive = torch.ones_like(rows, dtype=torch.bool)
-    for depth in range(forest.depth + 1):
+    deepest = max(shape.judged_depth for shape in forest.shapes)
+    for depth in range(deepest + 1):
         token = torch.where(alive, draw(node, depth, alive), token)
-        if depth == forest.depth:
+        if depth == deepest:
             break
         children = candidates.node[rows, node]  # [rows, most]
         match = (candidates.kind[rows, node] != NONE) & (forest.tokens.gather(1, children) == token[:, None])

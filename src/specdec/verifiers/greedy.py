@@ -43,7 +43,7 @@ class Greedy(Verifier):
 
     def _all_at_once(self, forest: Forest, laws: Laws) -> Verdict:
         """Without processors the argmax of every node costs one operation, so no level waits for another."""
-        choice = best(laws.logits)  # [rows, width]
+        choice = laws.likely  # [rows, width]
         if forest.width == 1:
             return Verdict(torch.zeros_like(choice[:, 0]), choice[:, 0])
         tables = forest.tables
@@ -52,6 +52,12 @@ class Greedy(Verifier):
         kept = right.gather(1, tables.path.flatten(1)).view(tables.path.shape).all(-1)
         leaf = (kept * tables.depth).argmax(-1)  # [rows]; 0 where nothing is kept
         return Verdict(leaf, choice.gather(1, leaf[:, None])[:, 0])
+
+    def decided(self, forest: Forest, laws: Laws, rng: Rng) -> Tensor:
+        judged = forest.reachable
+        if laws.plain or any(row.sampling.strict for row in forest.rows):
+            return laws.likely  # a grammar must not see prefixes that the text cannot reach
+        return torch.where(judged, best(laws.p_everywhere(judged)), laws.likely)
 
     def doubts(self, forest: Forest, laws: Laws, verdict: Verdict, rng: Rng, drift: float) -> Tensor:
         """`[rows, depth + 1]` bool: decisions whose two largest scores lie within `drift` of each other."""

@@ -47,6 +47,24 @@ class Walk(Verifier):
 
         return follow(forest, draw)
 
+    def decided(self, forest: Forest, laws: Laws, rng: Rng) -> Tensor:
+        """`[rows, width]` int64: the draw at each node; the most probable token at scratch, where none is ever made.
+
+        A look at noise that later rounds draw with. It cannot bias the text, which follows from laws and noise alone
+        whatever is drafted.
+        """
+        if any(row.sampling.strict for row in forest.rows):
+            return laws.likely  # a grammar must not see prefixes that the text cannot reach
+        judged, likely = forest.reachable, laws.likely
+        p = only(laws.p_everywhere(judged).flatten(0, 1), judged.flatten())
+        keys = [
+            (row.copy, row.position + 1 + depth)
+            for row, shape in zip(forest.rows, forest.shapes, strict=True)
+            for depth in (*shape.depths, *[0] * (forest.width - len(shape.depths)))
+        ]
+        drawn = rng.fold(_STREAM).categorical(p, at=keys, ahead=True)
+        return torch.where(judged, drawn.view_as(likely), likely)
+
     def doubts(self, forest: Forest, laws: Laws, verdict: Verdict, rng: Rng, drift: float) -> Tensor:
         """`[rows, depth + 1]` bool: draws whose uniform lies within `drift` of an edge of their token's interval."""
         stream = rng.fold(_STREAM)
