@@ -18,12 +18,27 @@ from specdec.heads import files
 from specdec.heads.config import HeadConfig, TargetFacts, checked_ids
 
 
+def _mark(tensor: Tensor) -> tuple[int, int]:
+    """Differs after the tensor was written to or replaced."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
 class Borrowed:
     """The target's own modules, which a head uses and never owns: they are not in its state, nor moved with it."""
 
     def __init__(self, embed_tokens: nn.Module | None, lm_head: nn.Module | None) -> None:
         self.embed_tokens, self.lm_head = embed_tokens, lm_head
-        self.rows: tuple[Tensor, Tensor | None] | None = None  # of the LM head, cut to a draft vocabulary
+        self._rows: tuple[object, tuple[Tensor, Tensor | None]] | None = None  # with what they are a copy of
+
+    def rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the LM head at `ids`, copied anew only after one of them changed."""
+        module: Any = self.lm_head
+        bias = getattr(module, "bias", None)
+        mark = (_mark(module.weight), _mark(ids), None if bias is None else _mark(bias))
+        if self._rows is None or self._rows[0] != mark:
+            at = ids.to(module.weight.device)
+            self._rows = mark, (module.weight.detach()[at], None if bias is None else bias.detach()[at])
+        return self._rows[1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Borrowed:
         return self  # a copy of a head does not copy the target
@@ -52,6 +67,7 @@ class Head(nn.Module):
         self.config = config
         self._borrowed: Borrowed | None = None
         self._moved: tuple[object, Head] | None = None  # a copy for another device or dtype, and what it is a copy of
+        self._lent: Borrowed | None = None  # what it was last served with
         self.where = ""
         ids = None
         if draft_ids is not None:
@@ -96,14 +112,19 @@ class Head(nn.Module):
         """
         head = self
         if self.device != device or self.dtype != dtype:
-            state = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]
+            state = [_mark(parameter) for parameter in self.parameters()]
             if self._moved is None or self._moved[0] != (device, dtype, state):
                 self._moved = None
                 with torch.inference_mode(False):
                     moved = copy.deepcopy(self).to(device=device, dtype=dtype)
                 self._moved = (device, dtype, state), moved
             head = self._moved[1]
-        return copy.copy(head).bind(shared.get("embed_tokens"), shared.get("lm_head"))
+        embed_tokens, lm_head = shared.get("embed_tokens"), shared.get("lm_head")
+        if self._lent is None or self._lent.embed_tokens is not embed_tokens or self._lent.lm_head is not lm_head:
+            self._lent = Borrowed(embed_tokens, lm_head)
+        served = copy.copy(head)
+        served._borrowed = self._lent
+        return served
 
     @property
     def borrowed(self) -> Borrowed:
@@ -126,14 +147,11 @@ class Head(nn.Module):
         borrowed = self.borrowed
         if borrowed.lm_head is None:
             raise RuntimeError(f"this {self.kind} head was bound without the target's lm_head")
-        if borrowed.rows is None:
-            weight: Any = borrowed.lm_head.weight
-            bias: Any = getattr(borrowed.lm_head, "bias", None)
-            if self.draft_ids is None:
-                return weight.detach(), None if bias is None else bias.detach()
-            ids = self.draft_ids.to(weight.device)
-            borrowed.rows = (weight.detach()[ids], None if bias is None else bias.detach()[ids])
-        return borrowed.rows
+        if self.draft_ids is not None:
+            return borrowed.rows(self.draft_ids)
+        weight: Any = borrowed.lm_head.weight
+        bias: Any = getattr(borrowed.lm_head, "bias", None)
+        return weight.detach(), None if bias is None else bias.detach()
 
     def logits(self, states: Tensor) -> Tensor:
         """`[..., d]` to `[..., vocab_size]` by the target's frozen LM head, cut to the draft vocabulary."""
@@ -199,8 +217,6 @@ class Head(nn.Module):
             except ValueError as error:
                 raise CheckpointError(f"{where}: draft_ids: {error}") from error
         self.load_state_dict(dict(weights), assign=True)
-        if self._borrowed is not None:
-            self._borrowed.rows = None
 
 
 def facts_of(target: Target | nn.Module, name: str = "") -> TargetFacts:
