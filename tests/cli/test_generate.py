@@ -173,5 +173,10 @@ def test_parse_drafter():
     assert parse_drafter("none") == {"type": "none"}
     assert parse_drafter("draft-model:org/name") == {"type": "draft-model", "model": "org/name"}
     assert parse_drafter("draft-model:C:/models/a") == {"type": "draft-model", "model": "C:/models/a"}
+    pair = [{"type": "prompt-lookup"}, {"type": "draft-model", "model": "org/name"}]
+    assert parse_drafter("merge:prompt-lookup, draft-model:org/name") == {"type": "merge", "drafters": pair}
+    assert parse_drafter("first:none") == {"type": "first", "drafters": [{"type": "none"}]}
     with pytest.raises(ConfigError, match="unknown drafter 'nothing'"):
         parse_drafter("nothing:x")
+    with pytest.raises(ConfigError, match="unknown drafter 'nothing'"):
+        parse_drafter("merge:none,nothing:x")

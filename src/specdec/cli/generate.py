@@ -22,7 +22,7 @@ _ARGUMENTS = ("model", "checkpoint")
 def generate(
     model: str | None = typer.Option(None, help="Hub id, folder, .gguf file or alias of the target."),
     drafter: str | None = typer.Option(
-        None, metavar="NAME[:ARG]", help="Drafter, with its model or checkpoint; prompt-lookup if not given."
+        None, metavar="NAME[:ARG]", help="Drafter, with its model, checkpoint or drafters; prompt-lookup if not given."
     ),
     config: Path | None = typer.Option(None, help="Decoder config, YAML or JSON, instead of --drafter."),
     prompt: str | None = typer.Option(None, help="The prompt; read from standard input if not given."),
@@ -71,11 +71,16 @@ def generate(
 
 
 def parse_drafter(text: str) -> dict[str, Any]:
-    """The config that `NAME[:ARG]` stands for; ARG is the model or checkpoint of the drafter."""
+    """The config that `NAME[:ARG]` stands for.
+
+    ARG is the model or checkpoint of the drafter, or the drafters that it wraps: `merge:prompt-lookup,draft-model:ID`.
+    """
     name, colon, argument = text.partition(":")
     if not colon:
         return {"type": name}
     fields = discover().registry.get("drafter", name).load_config().model_fields
+    if "drafters" in fields:
+        return {"type": name, "drafters": [parse_drafter(part.strip()) for part in argument.split(",")]}
     option = next((option for option in _ARGUMENTS if option in fields), None)
     if option is None:
         raise ConfigError(

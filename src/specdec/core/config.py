@@ -45,6 +45,7 @@ __all__ = [
     "TargetConfig",
     "TargetField",
     "VerifierField",
+    "create",
     "load_config",
     "resolve",
 ]
@@ -206,8 +207,13 @@ def load_config(source: DecoderConfig | Mapping[str, Any] | str | os.PathLike[st
         raise (UnknownStrategyError if unknown else ConfigError)(text) from None
 
 
+def create(role: Role, config: StrategyConfig) -> Any:
+    """The part that `config` stands for: how a part builds the parts that its own config names."""
+    return _manager().create(role, config)
+
+
 def _manager() -> PluginManager:
-    # The one place where core reaches a sibling, and only when a config is validated. A look-up that
+    # The one place where core reaches a sibling, and only when a config is validated or built. A look-up that
     # `plugins` installs here instead would leave names unknown to whoever imports only this module.
     from specdec.plugins.manager import discover
 
