@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from specdec.heads.base import Head
     from specdec.heads.config import HeadConfig
     from specdec.heads.load import load_head
+    from specdec.heads.medusa import MedusaHead
 
-__all__ = ["Head", "HeadConfig", "load_head"]
+__all__ = ["Head", "HeadConfig", "MedusaHead", "load_head"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Head": "specdec.heads.base",
         "HeadConfig": "specdec.heads.config",
+        "MedusaHead": "specdec.heads.medusa",
         "load_head": "specdec.heads.load",
     },
 )

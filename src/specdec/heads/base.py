@@ -112,7 +112,7 @@ class Head(nn.Module):
         """
         head = self
         if self.device != device or self.dtype != dtype:
-            state = [_mark(parameter) for parameter in self.parameters()]
+            state = [_mark(tensor) for tensor in (*self.parameters(), *self.buffers())]
             if self._moved is None or self._moved[0] != (device, dtype, state):
                 self._moved = None
                 with torch.inference_mode(False):

@@ -37,7 +37,7 @@ def load_head(x: str | os.PathLike[str], revision: str | None = None, kind: str 
     data = files.read_json(folder)
     where = folder / files.CONFIG
     found = data.get("kind")
-    if found not in KINDS:
+    if not isinstance(found, str) or found not in KINDS:
         raise CheckpointError(
             f"{where}: 'kind' is {found!r}, expected one of {', '.join(KINDS)}: a folder written by Head.save has it"
         )
