@@ -29,7 +29,7 @@ from specdec.targets.options import by_name, refuse_arguments, set_aside
 from specdec.targets.request import Request
 from specdec.verifiers.block import Block
 from specdec.verifiers.greedy import Greedy
-from specdec.verifiers.token import Token
+from specdec.verifiers.traversal import Traversal
 from specdec.verifiers.walk import Walk
 
 _DRAFT, _VERIFY = 1, 2
@@ -277,7 +277,7 @@ def _verifier_for(drafter: Drafter) -> Verifier:
     """The best exact rule for a drafter's candidates."""
     if drafter.emits <= {Kind.POINT}:
         return Walk()
-    return Token() if drafter.branching else Block()
+    return Traversal() if drafter.branching else Block()
 
 
 def _load_target(config: Any) -> tuple[nn.Module, Any]:

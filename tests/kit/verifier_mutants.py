@@ -17,6 +17,7 @@ from specdec.core.verdict import RowVerdict, Verdict
 from specdec.verifiers.block import Block
 from specdec.verifiers.greedy import Greedy
 from specdec.verifiers.token import Token
+from specdec.verifiers.traversal import Traversal
 from specdec.verifiers.walk import Walk
 
 
@@ -90,6 +91,37 @@ class WrongBlockResidual(Block):
     def _after(self, w, p, q):
         right, wrong = super()._after(w, p, q), super()._after(torch.ones_like(w), p, q)
         return wrong * right.sum(-1, keepdim=True) / wrong.sum(-1, keepdim=True).clamp(min=1e-12)
+
+
+class ForgetsTheWeightAbove(Traversal):
+    """Candidates of a tree are let in by p / s, as if nothing above had been in doubt."""
+
+    def _entry(self, turn, x, v, sampled):
+        return super()._entry(turn, x, v / v.sum(-1, keepdim=True).clamp(min=1e-300), sampled)
+
+
+class KeepsTheWeight(Traversal):
+    """A node whose candidates are rejected is judged with the weight that it had before them."""
+
+    def _rest(self, turn, x, v, w, sampled):
+        rest, _ = super()._rest(turn, x, v, w, sampled)
+        return rest * w[:, None] / rest.sum(-1, keepdim=True).clamp(min=1e-300), w
+
+
+class WrongTraversalResidual(Traversal):
+    """Judges a tree from its leaves up, and leaves p - s of a rejected candidate instead of w p - s."""
+
+    def _rest(self, turn, x, v, w, sampled):
+        _, left = super()._rest(turn, x, v, w, sampled)
+        wrong, _ = super()._rest(turn, x, v / w[:, None].clamp(min=1e-300), torch.ones_like(w), sampled)
+        return wrong * left[:, None], left
+
+
+class SiblingsAsIfReplaced(Traversal):
+    """Judges siblings that were drawn without replacement by the law of the first of them."""
+
+    def _without(self, turn, x, q, scale, count):
+        return q[:count], scale[:count]
 
 
 class LastWins(Greedy):

@@ -24,11 +24,12 @@ from specdec.testing.tiny import TinyTarget
 from specdec.testing.trial import Failure
 from specdec.verifiers.block import Block
 from specdec.verifiers.token import Token
+from specdec.verifiers.traversal import Traversal
 from specdec.verifiers.walk import Walk
 
 __all__ = ["BUDGETS", "Call", "Cycle", "Spy", "generation_of", "law_of_rounds", "rules_for", "signature", "target_for"]
 
-RULES: dict[str, Callable[[], Any]] = {"walk": Walk, "block": Block, "token": Token}
+RULES: dict[str, Callable[[], Any]] = {"walk": Walk, "block": Block, "token": Token, "traversal": Traversal}
 FULL = HashTable(((3, 2, 2), (1, 4, 2), (2, 2, 3), (4, 1, 1), (1, 1, 2)))
 BUDGETS = tuple(
     Budget(depth, nodes)
@@ -40,7 +41,7 @@ def rules_for(drafter: Any) -> tuple[str, ...]:
     """Names of the exact verifiers that can judge what the drafter declares to emit, the default first."""
     if not any(kind.sampled for kind in drafter.emits):
         return ("walk", "token")
-    return ("token",) if drafter.branching else ("block", "token")
+    return ("traversal", "token") if drafter.branching else ("block", "token")
 
 
 def target_for(subject: Subject, table: HashTable) -> Any:

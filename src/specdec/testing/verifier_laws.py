@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -148,15 +149,16 @@ EDGES: dict[str, tuple[HashTable, HashTable]] = {
 
 @applies(exact_sampling)
 def edge_laws(subject: Subject, trial: Trial) -> str:
-    """The law holds for chains of two at the edges: disjoint supports, p = q, certainties, zeros."""
+    """The law holds for chains of two and for siblings at the edges: disjoint supports, p = q, certainties, zeros."""
     count = 0
-    for style in ("iid", "no-replace", "point"):
+    shapes = ((1, 1), (3,)) if subject.sample.branching else ((1, 1),)
+    for style, shape in itertools.product(("iid", "no-replace", "point"), shapes):
         if not KINDS[style] <= subject.sample.judges:
             continue
         for name, (p, q) in EDGES.items():
             for first in (0, 1):
-                case = LawCase(p.opening((1, 0), first), q, (1, 0), (1, 1), depth=2, nodes=64)
-                drafter = TableDrafter(q, style, (1, 1))  # type: ignore[arg-type]
+                case = LawCase(p.opening((1, 0), first), q, (1, 0), shape, depth=len(shape), nodes=64)
+                drafter = TableDrafter(q, style, shape)  # type: ignore[arg-type]
                 try:
                     compare(case, TabularTarget(case.p, 3), drafter, subject.make(3), _LIMIT)
                 except Exception as error:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from specdec.verifiers.block import Block
     from specdec.verifiers.greedy import Greedy
     from specdec.verifiers.token import Token
+    from specdec.verifiers.traversal import Traversal
     from specdec.verifiers.walk import Walk
 
-__all__ = ["Block", "Greedy", "Token", "Walk"]
+__all__ = ["Block", "Greedy", "Token", "Traversal", "Walk"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -20,6 +21,7 @@ __getattr__, __dir__ = lazy_exports(
         "Block": "specdec.verifiers.block",
         "Greedy": "specdec.verifiers.greedy",
         "Token": "specdec.verifiers.token",
+        "Traversal": "specdec.verifiers.traversal",
         "Walk": "specdec.verifiers.walk",
     },
 )
