@@ -24,6 +24,7 @@ __all__ = [
     "UnknownStrategyError",
     "UnsupportedModelError",
     "UnsupportedOptionError",
+    "WindowNarrowedWarning",
 ]
 
 
@@ -45,6 +46,10 @@ class PluginError(SpecdecError):
 
 class PluginLoadWarning(UserWarning):
     """A plugin was left out, or one of its round observers was switched off."""
+
+
+class WindowNarrowedWarning(UserWarning):
+    """A look-ahead window would have passed the end of the model's context and was made narrower; said once."""
 
 
 class IncompatibleError(SpecdecError, ValueError):

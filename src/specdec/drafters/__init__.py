@@ -9,18 +9,22 @@ from specdec._lazy import lazy_exports
 if TYPE_CHECKING:
     from specdec.drafters.draft_model import DraftModel
     from specdec.drafters.first import First
+    from specdec.drafters.jacobi import Jacobi
+    from specdec.drafters.lookahead import Lookahead
     from specdec.drafters.medusa import Medusa
     from specdec.drafters.merge import Merge
     from specdec.drafters.none import NoDraft
     from specdec.drafters.prompt_lookup import PromptLookup
 
-__all__ = ["DraftModel", "First", "Medusa", "Merge", "NoDraft", "PromptLookup"]
+__all__ = ["DraftModel", "First", "Jacobi", "Lookahead", "Medusa", "Merge", "NoDraft", "PromptLookup"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "DraftModel": "specdec.drafters.draft_model",
         "First": "specdec.drafters.first",
+        "Jacobi": "specdec.drafters.jacobi",
+        "Lookahead": "specdec.drafters.lookahead",
         "Medusa": "specdec.drafters.medusa",
         "Merge": "specdec.drafters.merge",
         "NoDraft": "specdec.drafters.none",

@@ -17,6 +17,8 @@ _DRAFTERS = (
     ("merge", "Merge", "Puts the guesses of several drafters into one tree, more nodes for those that earn them."),
     ("first", "First", "Asks several drafters in order; in each row the first that has a guess drafts."),
     ("medusa", "Medusa", "Guesses several tokens at once with trained heads, on a static tree."),
+    ("jacobi", "Jacobi", "Refines a block of guesses by what the last pass said of every position."),
+    ("lookahead", "Lookahead", "Tries n-grams that a window of Jacobi iterations, or the text, has produced."),
 )
 _VERIFIERS = (
     ("token", "Token", "Keeps or replaces sampled tokens one at a time: the textbook rule."),
