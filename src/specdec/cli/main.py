@@ -17,6 +17,7 @@ from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
 from specdec.cli.schema import schema
 from specdec.cli.show import show
+from specdec.cli.train import train
 from specdec.cli.validate import validate
 from specdec.core.errors import PluginError, PluginLoadWarning, SpecdecError
 from specdec.plugins.manager import PluginManager, discover
@@ -24,7 +25,16 @@ from specdec.plugins.manager import PluginManager, discover
 __all__ = ["build_app", "main"]
 
 # A new command is a module beside this one and a line here; the module may not import torch at its top.
-COMMANDS: tuple[Callable[..., None], ...] = (plugins, show, schema, validate, generate, check, certify)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    plugins,
+    show,
+    schema,
+    validate,
+    generate,
+    check,
+    certify,
+    train,
+)
 
 
 class _Group(TyperGroup):

@@ -1,0 +1,108 @@
+"""Fresh heads of every kind with what they are trained by."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec.core.errors import CheckpointError, ConfigError, IncompatibleError
+from specdec.heads.base import facts_of
+from specdec.heads.config import tokenizer_fingerprint
+from specdec.heads.draft_model import new_draft_model, save_draft_model
+from specdec.heads.eagle3_config import default_taps
+from specdec.heads.load import head_class, load_head
+from specdec.heads.training.objectives import DraftModelObjective, DraftObjective, MedusaObjective, Objective
+from specdec.heads.training.recipe import Recipe
+
+__all__ = ["Trainee", "reads"]
+
+
+class Trainee:
+    """What is trained for one target, and how it is saved: a head, or for the kind `draft-model` a model.
+
+    model, tokenizer: the target's. name: the target's in the saved config. options: fields of the head's config, or
+    sizes of the draft model. start: folder or hub id of a trained head to begin with. scale: root mean square of the
+    features. draft_ids: the draft vocabulary or None.
+
+    Weights are trained in float32 and saved in bfloat16. Raises ConfigError for options that the kind does not have.
+    """
+
+    objective: Objective
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        recipe: Recipe,
+        *,
+        name: str,
+        options: Mapping[str, Any],
+        start: str | None = None,
+        scale: float = 1.0,
+        draft_ids: Tensor | None = None,
+    ) -> None:
+        self.recipe, self._tokenizer = recipe, tokenizer
+        target: Any = model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            try:
+                if recipe.kind == "draft-model":
+                    if draft_ids is not None or start is not None:
+                        raise ConfigError(
+                            "a draft model has the target's whole vocabulary and is begun afresh: leave draft_vocab "
+                            "and start out"
+                        )
+                    self._saved: Any = new_draft_model(target, seed=recipe.seed, **options)
+                    lm_head = target.get_output_embeddings()
+                    rows = (lm_head.weight.detach(), getattr(lm_head, "bias", None))
+                    self.objective = DraftModelObjective(
+                        self._saved.model, recipe, reads=(), teacher=rows, draft_ids=None
+                    )
+                    return
+                given = dict(options)
+                if recipe.kind == "eagle":
+                    given.setdefault("embed_scale", float(f"{scale / _rms(target.get_input_embeddings().weight):.3g}"))
+                make: Any = head_class(recipe.kind)
+                mark = None if tokenizer is None else tokenizer_fingerprint(tokenizer)
+                if start is None:
+                    head = make.for_target(target, draft_ids=draft_ids, name=name, tokenizer=mark, **given)
+                else:
+                    head = _started(start, recipe.kind, target, tokenizer)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, ConfigError | CheckpointError):
+                    raise
+                raise ConfigError(f"the {recipe.kind} head cannot be made: {error}") from error
+        self._saved = head.float()
+        of = MedusaObjective if recipe.kind == "medusa" else DraftObjective
+        self.objective = of.of(self._saved, recipe, scale)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the head as it is now, in bfloat16; an earlier save stays whole if writing fails (CheckpointError)."""
+        if self.recipe.kind == "draft-model":
+            save_draft_model(self._saved, folder, self._tokenizer)
+            return
+        copy.deepcopy(self._saved).to(torch.bfloat16).save(folder)
+
+
+def reads(kind: str, model: nn.Module, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the target's states that training a head of that kind takes, `"final"` among them."""
+    if kind == "eagle3":
+        return (*(options.get("taps") or default_taps(facts_of(model).layers)), "final")
+    return ("final",)
+
+
+def _started(start: str, kind: str, target: Any, tokenizer: Any) -> Any:
+    head = load_head(start, kind=kind)
+    if found := head.fit_problems(facts_of(target)) + head.config.tokenizer_problems(tokenizer):
+        raise IncompatibleError(found)
+    head.bind(target.get_input_embeddings(), target.get_output_embeddings())
+    return head.train()
+
+
+def _rms(values: Tensor) -> float:
+    return values.detach().float().pow(2).mean().sqrt().item()

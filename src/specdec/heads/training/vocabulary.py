@@ -1,0 +1,42 @@
+"""The draft vocabulary: the tokens that a head may propose, by how often the target writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.core.errors import ConfigError
+from specdec.heads.training.data import Text
+
+__all__ = ["Vocabulary", "positions"]
+
+
+class Vocabulary:
+    """The `size` tokens that are most frequent in the answers of `texts`, ties to the lower id.
+
+    ids: `[size]` int64, ascending target ids. coverage: the share of the answers' tokens that are among them.
+    Raises ConfigError for a size that the target's vocabulary does not have.
+    """
+
+    def __init__(self, texts: Sequence[Text], size: int, vocab_size: int) -> None:
+        if size > vocab_size:
+            raise ConfigError(
+                f"draft_vocab: {size} tokens were asked for, but the target's vocabulary has {vocab_size}; "
+                "leave it out to use the whole vocabulary"
+            )
+        counts = torch.bincount(torch.cat([text.answers() for text in texts]), minlength=vocab_size)
+        # A stable sort leaves equal counts in the order of their ids, which is about the order of their frequency.
+        chosen = torch.sort(counts, descending=True, stable=True).indices[:size]
+        self.ids: Tensor = chosen.sort().values
+        self.coverage = counts[self.ids].sum().item() / max(1, counts.sum().item())
+
+
+def positions(ids: Tensor | None, vocab_size: int) -> Tensor:
+    """`[vocab_size]` int64: where each target id stands in the draft vocabulary, -1 for none; None: all ids."""
+    if ids is None:
+        return torch.arange(vocab_size)
+    table = torch.full((vocab_size,), -1)
+    table[ids] = torch.arange(len(ids))
+    return table
