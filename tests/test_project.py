@@ -31,6 +31,8 @@ SIBLING_IMPORTS = {
     ("plugins/builtin.py", "specdec.targets.load"): "builds the target that a config names; imported inside "
     "the function, so that listing strategies stays free of torch",
     ("heads/decoder.py", "specdec.targets.compat"): "what a layer of this transformers calls its cache",
+    ("heads/training/features.py", "specdec.targets.compat"): "whether the target can leave out its LM head",
+    ("heads/training/features.py", "specdec.targets.taps"): "heads are trained on states captured as in decoding",
     ("drafters/draft_model.py", "specdec.targets.load"): "a config may name the draft model's checkpoint",
     ("drafters/draft_model.py", "specdec.targets.tokenizers"): "compares the two models' vocabularies",
     ("drafters/draft_model.py", "specdec.targets.warpers"): "the draft model's own sampling transform",
