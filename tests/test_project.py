@@ -30,6 +30,9 @@ SIBLING_IMPORTS = {
     "inside the function, and plugins import neither torch nor transformers",
     ("plugins/builtin.py", "specdec.targets.load"): "builds the target that a config names; imported inside "
     "the function, so that listing strategies stays free of torch",
+    ("heads/cached.py", "specdec.targets.kv"): "a head is run with the slot cache",
+    ("heads/cached.py", "specdec.targets.spec"): "a head is run with the slot cache",
+    ("heads/cached.py", "specdec.targets.taps"): "a head is run with the slot cache",
     ("heads/decoder.py", "specdec.targets.compat"): "what a layer of this transformers calls its cache",
     ("heads/training/features.py", "specdec.targets.compat"): "whether the target can leave out its LM head",
     ("heads/training/features.py", "specdec.targets.taps"): "heads are trained on states captured as in decoding",

@@ -145,6 +145,7 @@ class Budget:
     rate: the going rate in tokens per second, or None; a node pays if its chance of acceptance exceeds
         `rate` times what it costs (algorithms: marginal-rate rule).
     reach: how deep scratch nodes may lie, where that is deeper than `depth`, which limits what may be accepted.
+    step: seconds that one more level takes a drafter that goes level by level, beside what its nodes `cost`, or None.
     """
 
     depth: int
@@ -152,12 +153,13 @@ class Budget:
     cost: Callable[[int], float] | None = None
     rate: float | None = None
     reach: int = 0
+    step: float | None = None
 
     def within(self, room: int) -> Budget:
         """This budget cut to the tokens that may still be emitted; the last one is the target's own."""
         most = max(0, room - 1)
         depth = min(self.depth, most)
-        return Budget(depth, self.nodes if depth else 0, self.cost, self.rate, most)
+        return Budget(depth, self.nodes if depth else 0, self.cost, self.rate, most, self.step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specdec.core import host
 from specdec.targets.compat import filled_cache, input_device
 from specdec.targets.kv import SlotCache, SlotMap, Write
 from specdec.targets.masks import CausalTemplates, build
+from specdec.targets.packing import Packing
 from specdec.targets.spec import ModelSpec, dtype_of
 from specdec.targets.taps import Taps
 
@@ -18,12 +20,19 @@ _NO_TAPS = Taps(())
 _SPARE = 64  # slots added at least when a cache grows
 
 
-class CachedLM:
-    """A model and the facts about it. Holds nothing of any generation; `open` starts one."""
+Inputs = Mapping[str, Tensor]
+"""What a pass reads beside its tokens, by name: `[rows, width, ...]`, one entry a node. An LM reads nothing more."""
 
-    def __init__(self, model: nn.Module) -> None:
+
+class CachedLM:
+    """A model and the facts about it. Holds nothing of any generation; `open` starts one.
+
+    `run` is the one place where the model is called, so a subclass may run what is no LM, such as a draft head.
+    """
+
+    def __init__(self, model: nn.Module, spec: ModelSpec | None = None) -> None:
         self.model: Any = model
-        self.spec = ModelSpec.of(model)
+        self.spec = ModelSpec.of(model) if spec is None else spec
         self.dtype = dtype_of(model)
 
     @property
@@ -40,37 +49,62 @@ class CachedLM:
         """
         return CachedSession(self, prompts, range(len(prompts)) if groups is None else groups, expected)
 
+    def run(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Any,
+        cache: SlotCache,
+        taps: Taps,
+        keep: Tensor | None,
+        inputs: Inputs | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One pass: what the model says at each node `[batch, width, size]`, logits for an LM, and its features.
+
+        tokens: `[batch, width]`. keep: columns whose logits are wanted, where the model can leave others out.
+        """
+        constant: dict[str, Any] = {self.spec.cache_name: cache, "use_cache": True, "return_dict": True}
+        if keep is not None and self.spec.keeps_logits:
+            constant["logits_to_keep"] = keep
+        out, features = taps.run(
+            self.model, input_ids=tokens, position_ids=positions, attention_mask=mask, **constant, **(inputs or {})
+        )
+        return out.logits, features
+
 
 class CachedSession:
     """One generation's passes over a cached model. Rows are numbered as in `prompts`."""
 
     def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
-        self._lm, self._prompts, self._expected = lm, [list(prompt) for prompt in prompts], expected
+        self.lm, self._prompts, self._expected = lm, [list(prompt) for prompt in prompts], expected
         self.cache, self.map = SlotCache(), SlotMap(list(groups))
-        self._batch = list(self.map.pools)  # group of each batch row, in order
-        self._capacity = 0
+        self.batch = list(self.map.pools)  # group of each batch row, in order
+        self.capacity = 0
         self._templates = CausalTemplates()
         self._visible: Tensor | None = None  # [rows, capacity] bool
         self._positions: Tensor | None = None  # [groups, capacity]
         self._steps = torch.arange(1, device=lm.device)[None]  # [1, at least the extent]: 0, 1, 2, ...
-        self._constant = {lm.spec.cache_name: self.cache, "use_cache": True, "return_dict": True}
         self.passes = 0
 
     def length(self, row: int) -> int:
         """Number of committed tokens in the cache."""
         return len(self.map.rows[row].slots)
 
-    def prefill(self, taps: Taps | None = None, chunk: int | None = None) -> tuple[Tensor, dict[str, list[Tensor]]]:
+    def prefill(
+        self, taps: Taps | None = None, chunk: int | None = None, inputs: Inputs | None = None
+    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Run the prompts, one batch row a group; returns logits `[rows, vocab]` of each last token, and features.
 
         Rows are padded on the right, where causal attention never looks. chunk: at most so many tokens a pass.
+        inputs: `[rows, longest prompt, ...]` each.
         """
         groups = [rows.group for rows in self.map.rows]
-        prompts = [self._prompts[groups.index(group)] for group in self._batch]
+        prompts = [self._prompts[groups.index(group)] for group in self.batch]
         longest = max(map(len, prompts))
         # Not the pad token: GPT-2 would warn that a mask is missing, which causal attention does not need here.
-        padded = [p + p[-1:] * (longest - len(p)) for p in prompts]
-        ids = torch.tensor(padded, dtype=torch.int64, device=self._lm.device)
+        padded = [p + (p[-1:] or [0]) * (longest - len(p)) for p in prompts]
+        ids = torch.tensor(padded, dtype=torch.int64, device=self.lm.device)
+        first = [groups.index(group) for group in self.batch]  # a row of each batch row
         logits: dict[int, Tensor] = {}
         pieces: dict[str, list[Tensor]] = {}
         step = chunk or longest
@@ -79,20 +113,22 @@ class CachedSession:
             end = min(start + step, longest)
             ending = [(i, len(p) - 1 - start) for i, p in enumerate(prompts) if start < len(p) <= end]
             wanted = sorted({at for _, at in ending})
-            out, got = self._run_dense(ids[:, start:end], start, taps, wanted or [0])
+            beside = inputs and {name: values[first, start:end] for name, values in inputs.items()}
+            out, got = self._run_dense(ids[:, start:end], start, taps, wanted or [0], beside)
             for name, values in got.items():
                 pieces.setdefault(name, []).append(values)
             for index, at in ending:
                 logits[index] = out[index, wanted.index(at)]
         for row, prompt in enumerate(self._prompts):
             self.map.fill(row, len(prompt))
-        where = [self._batch.index(group) for group in groups]
+        where = [self.batch.index(group) for group in groups]
         features = {name: torch.cat(parts, 1) for name, parts in pieces.items()}
         by_row = {
             name: [values[at, : len(self._prompts[row])] for row, at in enumerate(where)]
             for name, values in features.items()
         }
-        return torch.stack([logits[at] for at in where]), by_row
+        nothing = torch.zeros_like(out[0, 0])  # for a row without a prompt, which a draft head may have
+        return torch.stack([logits.get(at, nothing) for at in where]), by_row
 
     def extend(
         self,
@@ -100,6 +136,7 @@ class CachedSession:
         tokens: Tensor,
         parents: Sequence[Sequence[int]],
         taps: Taps | None = None,
+        inputs: Inputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """ONE pass over new pending nodes; returns logits `[rows, width, vocab]` and features alike.
 
@@ -109,8 +146,8 @@ class CachedSession:
         if (start := self._common_start(rows, parents, tokens.shape[1])) is not None:
             for row, above in zip(rows, parents, strict=True):
                 self.map.add(row, above)
-            return self._run_dense(tokens, start, taps, None)
-        return self._run_slots(rows, tokens, parents, taps)
+            return self._run_dense(tokens, start, taps, None, inputs)
+        return self._run_slots(rows, tokens, parents, taps, inputs)
 
     def commit(self, row: int, path: Sequence[int]) -> None:
         """Keep the pending nodes of `path` (indices, root first) as the row's next tokens; free the others."""
@@ -123,15 +160,15 @@ class CachedSession:
             if row not in alive and self.map.rows[row].slots:
                 self.map.release(row)
         groups = {self.map.rows[row].group for row in live}
-        kept = [index for index, group in enumerate(self._batch) if group in groups]
-        if kept and len(kept) < len(self._batch):
+        kept = [index for index, group in enumerate(self.batch) if group in groups]
+        if kept and len(kept) < len(self.batch):
             self.cache.select(torch.tensor(kept))
             if self._positions is not None:
                 self._positions = self._positions[torch.tensor(kept, device=self._positions.device)]
-            for index, group in enumerate(self._batch):
+            for index, group in enumerate(self.batch):
                 if index not in kept:
                     del self.map.pools[group]
-            self._batch = [self._batch[index] for index in kept]
+            self.batch = [self.batch[index] for index in kept]
 
     def straighten(self, row: int) -> None:
         """Move a row's committed tokens to the slots of their positions, so that a pass is one of plain decoding.
@@ -141,7 +178,7 @@ class CachedSession:
         held = self.map.rows[row]
         if held.dense:
             return
-        batch = self._batch.index(held.group)
+        batch = self.batch.index(held.group)
         first = next(place for place, slot in enumerate(held.slots) if slot != place)
         for layer in self.cache.layers:
             source = torch.tensor(held.slots[first:], device=layer.keys.device)
@@ -156,8 +193,8 @@ class CachedSession:
         slots: which places of `length` hold the row's tokens, in order; the others were padding.
         """
         index = torch.tensor(slots)
-        self._reserve(len(slots) + _SPARE)
-        self.cache.plan = Write(0, None, len(slots), self._capacity, 0)
+        self.reserve(len(slots) + _SPARE)
+        self.cache.plan = Write(0, None, len(slots), self.capacity, 0)
         for number, (keys, values) in enumerate(layers):
             self.cache.update(keys[:, :, index.to(keys.device)], values[:, :, index.to(values.device)], number)
         self.map.fill(row, len(slots))
@@ -165,124 +202,153 @@ class CachedSession:
     def export(self, row: int) -> Any:
         """A DynamicCache of the row's committed tokens, in order, that plain `generate` can continue from."""
         rows = self.map.rows[row]
-        batch = self._batch.index(rows.group)
+        batch = self.batch.index(rows.group)
         layers = []
         for layer in self.cache.layers:
             at = torch.tensor(rows.slots, device=layer.keys.device)
             layers.append((layer.keys[batch : batch + 1, :, at], layer.values[batch : batch + 1, :, at]))
-        return filled_cache(self._lm.model.config.get_text_config(decoder=True), layers)
+        return filled_cache(self.lm.model.config.get_text_config(decoder=True), layers)
 
     @property
     def nbytes(self) -> int:
         """Bytes held by keys and values."""
         return self.cache.nbytes
 
+    def common_end(self, rows: Sequence[int]) -> int | None:
+        """The slot after the last one of every row, where `rows` are all batch rows, each alone and dense; or None."""
+        if len(rows) != len(self.batch):
+            return None
+        end = self.map.rows[rows[0]].tail
+        for row, group in zip(rows, self.batch, strict=True):
+            held = self.map.rows[row]
+            if held.group != group or held.tail != end or not held.runs_on or self.map.pools[group].fresh != end:
+                return None
+        return end
+
     def _common_start(self, rows: Sequence[int], parents: Sequence[Sequence[int]], width: int) -> int | None:
         """The slot at which all batch rows would append the same run of tokens as a chain, or None."""
-        if len(rows) != len(self._batch):
-            return None
-        tail = self.map.rows[rows[0]].tail
-        for row, above in zip(rows, parents, strict=True):
-            slots = self.map.rows[row]
-            first = len(slots.pending) - 1
-            if (
-                len(above) != width
-                or slots.tail != tail
-                or not slots.runs_on
-                or tuple(above) != tuple(range(first, first + width))
-                or self._batch.index(slots.group) != rows.index(row)
-                or self.map.pools[slots.group].fresh != tail
-            ):
-                return None
-        return tail
+        if (start := self.common_end(rows)) is not None:
+            for row, above in zip(rows, parents, strict=True):
+                first = len(self.map.rows[row].pending) - 1
+                if len(above) != width or tuple(above) != tuple(range(first, first + width)):
+                    return None
+        return start
 
     def _run_dense(
-        self, tokens: Tensor, start: int, taps: Taps | None, keep: Sequence[int] | None
+        self,
+        tokens: Tensor,
+        start: int,
+        taps: Taps | None,
+        keep: Sequence[int] | None,
+        inputs: Inputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A pass whose tokens take slots `start`, `start + 1`, ... in every batch row."""
         width = tokens.shape[1]
-        self._reserve(start + width)
-        self.cache.plan = Write(start, None, start + width, self._capacity, start)
+        self.reserve(start + width)
+        self.cache.plan = Write(start, None, start + width, self.capacity, start)
         device = tokens.device
         if self._steps.shape[1] < start + width:
-            self._steps = torch.arange(self._capacity, device=device)[None]
+            self._steps = torch.arange(self.capacity, device=device)[None]
         query = self._steps[:, start : start + width]
-        windows, longest = self._lm.spec.windows, start + width - 1
+        windows, longest = self.lm.spec.windows, start + width - 1
         mask: Any = None
-        if start == 0 or not self._lm.spec.takes_mask:
+        if start == 0 or not self.lm.spec.takes_mask:
             pass  # the model makes the mask that plain decoding uses, or its kernel needs none: same bits
         elif any(size is not None and longest >= size for size in windows.values()):
             key = self._steps[:, : start + width]
             visible = key[:, None, :] <= query[:, :, None]
-            mask = build(visible, query, key, windows, self._lm.dtype, longest)
+            mask = build(visible, query, key, windows, self.lm.dtype, longest)
         elif width > 1:
-            mask = self._templates.get(width, start, self._lm.dtype, device)
+            mask = self._templates.get(width, start, self.lm.dtype, device)
             mask = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
         query = query if len(tokens) == 1 else query.expand(len(tokens), -1)
-        return self._forward(tokens, query, mask, taps, keep)
+        return self._forward(tokens, query, mask, taps, keep, inputs)
 
     def _run_slots(
-        self, rows: Sequence[int], tokens: Tensor, parents: Sequence[Sequence[int]], taps: Taps | None
+        self,
+        rows: Sequence[int],
+        tokens: Tensor,
+        parents: Sequence[Sequence[int]],
+        taps: Taps | None,
+        inputs: Inputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A pass whose nodes go to whatever slots are free, packed by group on the query axis."""
+        """A pass whose nodes go to whatever slots are free."""
         device, width = tokens.device, tokens.shape[1]
-        members: dict[int, int] = {}
-        place = []  # where each row's nodes stand: batch row and offset on the query axis
-        for row in rows:
-            group = self.map.rows[row].group
-            place.append((self._batch.index(group), members.get(group, 0) * width))
-            members[group] = members.get(group, 0) + 1
-        queries = max(members.values()) * width
-        batch = len(self._batch)
         taken = [self.map.add(row, above) for row, above in zip(rows, parents, strict=True)]
         extent = self.map.extent
-        self._reserve(extent + 1)
-        trash = self._capacity - 1  # padding writes here, and nothing ever sees it
-        slots = [[trash] * queries for _ in range(batch)]
-        positions = [[0] * queries for _ in range(batch)]
+        self.reserve(extent + 1)
+        slots = [new + [self.trash] * (width - len(new)) for new in taken]
+        positions = [[0] * width for _ in rows]
         seen: list[int] = []
-        for row, (at, offset), new in zip(rows, place, taken, strict=True):
+        for place, (row, new) in enumerate(zip(rows, taken, strict=True)):
             held = self.map.rows[row]
             first = len(held.pending) - len(new)
-            for i, slot in enumerate(new):
-                slots[at][offset + i] = slot
-                positions[at][offset + i] = len(held.slots) + held.pending[first + i].depth
-                base = (at * queries + offset + i) * extent
+            for i in range(len(new)):
+                positions[place][i] = len(held.slots) + held.pending[first + i].depth
+                base = (place * width + i) * extent
                 seen.extend(base + ancestor for ancestor in held.ancestors(first + i))
-        key, visible = self._tables(rows, device)
-        mask = torch.zeros(batch, queries, extent, dtype=torch.bool, device=device)
-        mask[:, :, 0] = True  # padding sees something, or its softmax would be NaN
-        for row, (at, offset) in zip(rows, place, strict=True):
-            mask[at, offset : offset + width] = visible[row, :extent]
-        mask.view(-1)[torch.tensor(seen, device=device)] = True
-        where = torch.tensor([at for at, _ in place], device=device)[:, None]
-        columns = torch.tensor([offset for _, offset in place], device=device)[:, None]
-        columns = columns + torch.arange(width, device=device)  # [rows, width]
-        packed = torch.zeros(batch, queries, dtype=torch.int64, device=device)
-        packed[where, columns] = tokens
-        at_slots = torch.tensor(slots, device=device)
-        query = torch.tensor(positions, device=device)
-        key.scatter_(1, at_slots, query)
-        longest = max(map(max, positions))
-        additive = build(mask, query, key[:, :extent], self._lm.spec.windows, self._lm.dtype, longest)
-        seen_length = max(len(rows.slots) for rows in self.map.rows)
-        self.cache.plan = Write(None, at_slots, extent, self._capacity, seen_length)
-        logits, features = self._forward(packed, query, additive, taps, None)
-        return logits[where, columns], {name: values[where, columns] for name, values in features.items()}
+        key, committed = self.tables(rows, device)
+        visible = committed[host.send(rows, device), None, :extent].repeat(1, width, 1)  # [rows, width, extent]
+        visible.view(-1)[host.send(seen, device)] = True
+        packing = Packing(self.batch, [self.map.rows[row].group for row in rows], device)
+        return self.scattered(
+            packing, tokens, host.send(slots, device), host.send(positions, device), visible, key,
+            max(map(max, positions)), taps, inputs,
+        )  # fmt: skip
 
-    def _tables(self, rows: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    @property
+    def trash(self) -> int:
+        """The slot to which padding writes, and which nothing ever sees."""
+        return self.capacity - 1
+
+    def scattered(
+        self,
+        packing: Packing,
+        tokens: Tensor,
+        slots: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+        key: Tensor,
+        longest: int,
+        taps: Taps | None,
+        inputs: Inputs | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A pass over nodes that stand in `slots` at `positions`, `[rows, width]` each, packed by group.
+
+        visible: `[rows, width, extent]` bool, the slots that each node sees. key: `[batch, capacity]`, positions of
+        slots, brought up to date. longest: the largest position.
+        """
+        extent = visible.shape[-1]
+        visible = packing.pack(visible)
+        visible[:, :, 0] |= ~visible.any(-1)  # padding sees something, or its softmax would be NaN
+        at, query = packing.pack(slots, self.trash), packing.pack(positions)
+        key.scatter_(1, at, query)
+        mask = build(visible, query, key[:, :extent], self.lm.spec.windows, self.lm.dtype, longest)
+        seen = max(len(rows.slots) for rows in self.map.rows)
+        self.cache.plan = Write(None, at, extent, self.capacity, seen)
+        beside = {name: packing.pack(values) for name, values in (inputs or {}).items()}
+        out, features = self._forward(packing.pack(tokens), query, mask, taps, None, beside)
+        return packing.unpack(out), {name: packing.unpack(values) for name, values in features.items()}
+
+    def run_on(self, tokens: Tensor, start: int, query: Tensor, mask: Any, inputs: Inputs | None) -> Tensor:
+        """A pass whose nodes take slots `start`, `start + 1`, ... in every batch row, under a mask of the caller."""
+        self.reserve(start + tokens.shape[1])
+        self.cache.plan = Write(start, None, start + tokens.shape[1], self.capacity, start)
+        return self._forward(tokens, query, mask, None, None, inputs)[0]
+
+    def tables(self, rows: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Positions `[batch, capacity]` and visible committed slots `[rows, capacity]`, brought up to date."""
-        count, capacity = len(self.map.rows), self._capacity
+        count, capacity = len(self.map.rows), self.capacity
         if self._visible is None or self._visible.shape[1] < capacity:
             self._visible = torch.zeros(count, capacity, dtype=torch.bool, device=device)
-            self._positions = torch.zeros(len(self._batch), capacity, dtype=torch.int64, device=device)
+            self._positions = torch.zeros(len(self.batch), capacity, dtype=torch.int64, device=device)
             for held in self.map.rows:
                 held.marked = 0
         assert self._positions is not None
         triples: list[tuple[int, int, int, int]] = []
         for row in rows:
             held = self.map.rows[row]
-            at = self._batch.index(held.group)
+            at = self.batch.index(held.group)
             triples.extend((row, at, held.slots[i], i) for i in range(held.marked, len(held.slots)))
             triples.extend((-1, at, node.slot, len(held.slots) + node.depth) for node in held.pending)
             held.marked = len(held.slots)
@@ -294,27 +360,28 @@ class CachedSession:
             self._visible[committed[:, 0], committed[:, 1]] = True
         return self._positions, self._visible
 
-    def _reserve(self, slots: int) -> None:
-        if slots <= self._capacity:
+    def reserve(self, slots: int) -> None:
+        if slots <= self.capacity:
             return
-        wanted = max(slots + _SPARE, self._capacity + self._capacity // 4)
+        wanted = max(slots + _SPARE, self.capacity + self.capacity // 4)
         limit = self._expected + _SPARE
-        self._capacity = min(wanted, limit) if slots <= limit else wanted
+        self.capacity = min(wanted, limit) if slots <= limit else wanted
 
     def _forward(
-        self, tokens: Tensor, positions: Tensor, mask: Any, taps: Taps | None, keep: Sequence[int] | None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Any,
+        taps: Taps | None,
+        keep: Sequence[int] | None,
+        inputs: Inputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        spec, kwargs = self._lm.spec, dict(self._constant)
-        if keep is not None and spec.keeps_logits:
-            kwargs["logits_to_keep"] = torch.tensor(keep, device=tokens.device)
         self.passes += 1
-        taps = taps or _NO_TAPS
-        out, features = taps.run(
-            self._lm.model, input_ids=tokens, position_ids=positions, attention_mask=mask, **kwargs
-        )
+        kept = None if keep is None else torch.tensor(keep, device=tokens.device)
+        out, features = self.lm.run(tokens, positions, mask, self.cache, taps or _NO_TAPS, kept, inputs)
         # Layers may lie on several devices; what leaves here lies on one.
-        logits = out.logits.to(tokens.device)
+        out = out.to(tokens.device)
         features = {name: values.to(tokens.device) for name, values in features.items()}
-        if keep is not None and not spec.keeps_logits:
-            logits = logits[:, torch.tensor(keep, device=logits.device)]
-        return logits, features
+        if kept is not None and out.shape[1] != len(kept):
+            out = out[:, kept]
+        return out, features

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.core import host
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM, CachedSession, Inputs
 from specdec.targets.compat import min_dtype
 from specdec.targets.kv import Write
 from specdec.targets.masks import additive, build
@@ -32,7 +32,7 @@ class FixedSession(CachedSession):
         super().__init__(lm, prompts, range(len(prompts)), expected)
         self.width = width
         self._extent = -(-(expected + width) // _ROUND) * _ROUND
-        self._capacity = self._extent  # from the start: strides are part of a pass's shape
+        self.capacity = self._extent  # from the start: strides are part of a pass's shape
         self._mask: Tensor | None = None  # [rows, 1, width, extent]
         self._shown = [0] * len(prompts)  # leading slots that the mask shows to all nodes of a row
         self._blocks: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
@@ -43,7 +43,10 @@ class FixedSession(CachedSession):
         tokens: Tensor,
         parents: Sequence[Sequence[int]],
         taps: Taps | None = None,
+        inputs: Inputs | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        if inputs:
+            raise ValueError("passes of a fixed width are those of a target, which reads tokens alone")
         count, device, all_rows = tokens.shape[1], tokens.device, len(self._prompts)
         if count > self.width:
             raise ValueError(f"a pass of {count} nodes a row, but its width is fixed at {self.width}")
@@ -66,7 +69,7 @@ class FixedSession(CachedSession):
         query = host.send(positions, device)  # [rows, width]
         one = starts[0] if len(set(starts)) == 1 else None
         slots = host.send(starts, device)[:, None] + torch.arange(self.width, device=device)  # [rows, width]
-        self.cache.plan = Write(one, None if one is not None else slots, self._extent, self._capacity, max(starts))
+        self.cache.plan = Write(one, None if one is not None else slots, self._extent, self.capacity, max(starts))
         masks = self._by_layer_type(mask, query, slots, max(map(max, positions)))
         logits, features = self._forward(ids, query, masks, taps, None)
         return logits[where, :count], {name: values[where, :count] for name, values in features.items()}
@@ -77,7 +80,7 @@ class FixedSession(CachedSession):
     def _start_mask(self, device: torch.device) -> Tensor:
         """The mask of the last pass, to be brought up to date; it starts with nothing visible."""
         if self._mask is None:
-            dtype = self._lm.dtype
+            dtype = self.lm.dtype
             shape = (len(self._prompts), 1, self.width, self._extent)
             self._mask = torch.full(shape, min_dtype(dtype), dtype=dtype, device=device)
         return self._mask
@@ -93,13 +96,13 @@ class FixedSession(CachedSession):
                 if parent >= 0:
                     visible[node] |= visible[parent]
                     depths[node] = depths[parent] + 1
-            self._blocks[parents] = additive(visible[None], self._lm.dtype)[0, 0].to(device), depths
+            self._blocks[parents] = additive(visible[None], self.lm.dtype)[0, 0].to(device), depths
         return self._blocks[parents]
 
     def _by_layer_type(self, mask: Tensor, query: Tensor, slots: Tensor, longest: int) -> Any:
-        windows = self._lm.spec.windows
+        windows = self.lm.spec.windows
         if all(size is None or longest < size for size in windows.values()):
             return mask if len(windows) == 1 else dict.fromkeys(windows, mask)
         key = torch.arange(self._extent, device=mask.device).repeat(len(mask), 1)  # [rows, extent]
         key.scatter_(1, slots, query)
-        return build(mask[:, 0] == 0, query, key, windows, self._lm.dtype, longest)
+        return build(mask[:, 0] == 0, query, key, windows, self.lm.dtype, longest)
