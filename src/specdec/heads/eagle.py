@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.heads.decoder import DecoderHead
-from specdec.heads.eagle_config import EagleConfig
+from specdec.heads.eagle_config import EagleHeadConfig
 
 __all__ = ["EagleHead"]
 
@@ -23,10 +23,10 @@ class EagleHead(DecoderHead):
     """
 
     kind = "eagle"
-    config_class = EagleConfig
-    config: EagleConfig
+    config_class = EagleHeadConfig
+    config: EagleHeadConfig
 
-    def __init__(self, config: EagleConfig, draft_ids: Sequence[int] | Tensor | None = None) -> None:
+    def __init__(self, config: EagleHeadConfig, draft_ids: Sequence[int] | Tensor | None = None) -> None:
         super().__init__(config, draft_ids)
         self.fc = nn.Linear(2 * config.width, config.width, bias=config.fc_bias)
         self.layers[0].input_layernorm = nn.Identity()

@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specdec.heads.base import target_fields
 from specdec.heads.decoder import DecoderHead
-from specdec.heads.eagle3_config import Eagle3Config, default_taps
+from specdec.heads.eagle3_config import Eagle3HeadConfig, default_taps
 
 __all__ = ["Eagle3Head"]
 
@@ -25,10 +25,10 @@ class Eagle3Head(DecoderHead):
     """
 
     kind = "eagle3"
-    config_class = Eagle3Config
-    config: Eagle3Config
+    config_class = Eagle3HeadConfig
+    config: Eagle3HeadConfig
 
-    def __init__(self, config: Eagle3Config, draft_ids: Sequence[int] | Tensor | None = None) -> None:
+    def __init__(self, config: Eagle3HeadConfig, draft_ids: Sequence[int] | Tensor | None = None) -> None:
         super().__init__(config, draft_ids)
         taps, size, width = len(config.taps), config.target_hidden_size, config.width
 

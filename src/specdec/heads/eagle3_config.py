@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from specdec.heads.config import TargetFacts
 from specdec.heads.eagle_config import DecoderHeadConfig
 
-__all__ = ["Eagle3Config", "default_taps"]
+__all__ = ["Eagle3HeadConfig", "default_taps"]
 
 
 def default_taps(layers: int) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def default_taps(layers: int) -> tuple[str, ...]:
     return tuple(f"layer:{index}" for index in below)
 
 
-class Eagle3Config(DecoderHeadConfig):
+class Eagle3HeadConfig(DecoderHeadConfig):
     """What an EAGLE-3 head is. The flags name the places of norms, in which published heads differ."""
 
     kind: Literal["eagle3"] = Field(default="eagle3", description="Kind of the head.")
@@ -56,7 +56,7 @@ class Eagle3Config(DecoderHeadConfig):
         return taps
 
     @model_validator(mode="after")
-    def _check_norms(self) -> Eagle3Config:
+    def _check_norms(self) -> Eagle3HeadConfig:
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm exclude each other: one norm over all taps, or one a tap")
         if self.norm_output and not self.final_norm:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from specdec.heads.config import HeadConfig
 
-__all__ = ["DecoderHeadConfig", "EagleConfig"]
+__all__ = ["DecoderHeadConfig", "EagleHeadConfig"]
 
 
 class DecoderHeadConfig(HeadConfig):
@@ -53,7 +53,7 @@ class DecoderHeadConfig(HeadConfig):
         return self
 
 
-class EagleConfig(DecoderHeadConfig):
+class EagleHeadConfig(DecoderHeadConfig):
     """What an EAGLE head is: serves the drafters `eagle` and `eagle2`."""
 
     kind: Literal["eagle"] = Field(default="eagle", description="Kind of the head.")
