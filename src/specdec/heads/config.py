@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -79,11 +80,9 @@ class HeadConfig(BaseModel):
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """A short hash of which token has which id: the same for equal vocabularies, whatever else differs."""
-    digest = hashlib.sha256()
-    for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
-        digest.update(f"{index}\t{token}\n".encode(errors="surrogatepass"))
-    return digest.hexdigest()[:16]
+    """Hash of a tokenizer's vocabulary, that of shards of its ids: equal where ids mean the same tokens."""
+    vocabulary = sorted((index, token) for token, index in tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:32]
 
 
 def checked_ids(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

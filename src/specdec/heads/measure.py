@@ -1,0 +1,73 @@
+"""How often each guess of Medusa heads is right on text of the target, by which their tree is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec.core.errors import IncompatibleError
+from specdec.heads.base import facts_of
+from specdec.heads.medusa import MedusaHead
+from specdec.heads.trees import StaticTree, search, search_ranks
+from specdec.targets import compat
+from specdec.targets.taps import Taps
+
+__all__ = ["accuracies", "best_tree", "ranks_of"]
+
+Text = tuple[Sequence[int], int]
+"""Ids of a prompt and the target's own answer, and how many of them are the prompt."""
+
+
+@torch.inference_mode()
+def ranks_of(model: nn.Module, head: MedusaHead, texts: Sequence[Text], count: int = 10) -> Tensor:
+    """`[positions, heads]` int64: which of each head's `count` likeliest guesses is the token that stands there.
+
+    -1 where none of them is. Positions are those from which a decoder could draft: every token of an answer behind
+    which as many tokens follow as there are heads. The target reads each text once, as a whole.
+
+    Raises IncompatibleError where the head was made for another model.
+    """
+    if found := head.fit_problems(facts_of(model)):
+        raise IncompatibleError(found)
+    target: Any = model
+    taps, heads = Taps(("final",)), head.config.heads
+    shared = {"lm_head": target.get_output_embeddings()}
+    extra = {"logits_to_keep": 1} if "logits_to_keep" in compat.parameters(model) else {}
+    rows = [torch.zeros(0, heads, dtype=torch.int64)]
+    for ids, prompt in texts:
+        # The state at t gave token t + 1, the anchor, which is the answer's first at the earliest.
+        first, last = max(0, prompt - 1), len(ids) - 2 - heads
+        if last < first:
+            continue
+        text = torch.tensor([list(ids)], device=compat.input_device(model))
+        final = taps.run(model, input_ids=text, use_cache=False, **extra)[1]["final"][0]
+        served = head.serving(shared, final.device, final.dtype)
+        guesses = served.guesses(final[first : last + 1], count)  # [positions, heads, count]
+        ahead = text[0, first + 2 :].to(guesses.device).unfold(0, heads, 1)[: last + 1 - first]  # [positions, heads]
+        right = guesses == ahead[..., None]
+        rows.append(torch.where(right.any(-1), right.int().argmax(-1), -1).cpu())
+    return torch.cat(rows)
+
+
+def accuracies(ranks: Tensor, count: int = 10) -> list[list[float]]:
+    """`[heads][count]`: the share of positions at which the guess of that rank is right; what `search` takes.
+
+    ranks: `[positions, heads]`, of `ranks_of`. Raises ValueError where there are no positions.
+    """
+    if not len(ranks):
+        raise ValueError("no positions were measured: every text was shorter than the heads look ahead")
+    return [[float((column == rank).double().mean()) for rank in range(count)] for column in ranks.T]
+
+
+def best_tree(ranks: Tensor, nodes: int, *, joint: bool = True) -> StaticTree:
+    """The static tree of at most `nodes` nodes that keeps the most tokens where `ranks` were measured.
+
+    joint: value a path by how often all of it was right, not by the product of its heads' accuracies, for heads are
+    right together more often than that. Takes some thousand positions; with a few hundred, `joint=False` is steadier.
+    """
+    if joint:
+        return search_ranks(ranks.tolist(), nodes)
+    return search(accuracies(ranks, max(1, int(ranks.max()) + 1) if len(ranks) else 1), nodes)
