@@ -34,6 +34,8 @@ SIBLING_IMPORTS = {
     ("heads/cached.py", "specdec.targets.spec"): "a head is run with the slot cache",
     ("heads/cached.py", "specdec.targets.taps"): "a head is run with the slot cache",
     ("heads/decoder.py", "specdec.targets.compat"): "what a layer of this transformers calls its cache",
+    ("heads/measure.py", "specdec.targets.compat"): "whether the target can leave out its LM head",
+    ("heads/measure.py", "specdec.targets.taps"): "heads are measured on states captured as in decoding",
     ("heads/training/features.py", "specdec.targets.compat"): "whether the target can leave out its LM head",
     ("heads/training/features.py", "specdec.targets.taps"): "heads are trained on states captured as in decoding",
     ("drafters/draft_model.py", "specdec.targets.load"): "a config may name the draft model's checkpoint",
@@ -166,7 +168,7 @@ def _within(module: str, *roots: str) -> bool:
 
 ALLOWED_SIBLINGS = {
     "core": (),
-    "drafters": ("specdec.core", "specdec.targets.cached_lm"),
+    "drafters": ("specdec.core", "specdec.heads", "specdec.targets.cached_lm"),
     "verifiers": ("specdec.core",),
     "schedulers": ("specdec.core",),
     "targets": ("specdec.core",),

@@ -22,7 +22,8 @@ from specdec.drafters.medusa_config import MedusaConfig
 from specdec.heads.base import facts_of
 from specdec.heads.load import load_head
 from specdec.heads.medusa import MedusaHead
-from specdec.heads.trees import PUBLISHED, StaticTree, read_tree
+from specdec.heads.medusa_config import MedusaHeadConfig
+from specdec.heads.trees import PUBLISHED, StaticTree, cartesian, read_tree
 
 _DEFAULT = "mc_sim_7b_63"
 _TRUST = 4.0  # tokens for which the measured values of a tree count before a row's own acceptance moves them
@@ -187,8 +188,6 @@ class MedusaSession(DraftSession):
 
 def example(vocab_size: int) -> Medusa:
     """A drafter for checks: heads that were never trained, on a tree with two branches, for the tiny target."""
-    from specdec.heads.trees import cartesian
-    from specdec.testing.tiny import tiny_model
-
-    head = MedusaHead.for_target(tiny_model(vocab_size), heads=3)
-    return Medusa(head, tree=cartesian((min(2, vocab_size), min(2, vocab_size), 1)))
+    # The sizes of `specdec.testing.tiny`. Weights of zero: every head says what the target's LM head says.
+    config = MedusaHeadConfig(target_hidden_size=16, target_vocab_size=vocab_size, target_layers=4, heads=3)
+    return Medusa(MedusaHead(config), tree=cartesian((min(2, vocab_size), min(2, vocab_size), 1)))
