@@ -11,7 +11,7 @@ _FORGET = 0.9  # weight of the past at each new observation of a depth
 _PRIOR = 2.0  # observations that the first guess of acceptance is worth
 _HOPE = 0.6  # first guess of the chance that a drafted token is kept
 _LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
-_LEAST = 1 / 32  # chance that a node must have where no time has been measured
+_LEAST = 1 / 32  # chance that a drafter's first node must have where no time has been measured
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # rounds of rest between two probes, doubling while probes fail
 PROBE = 2  # nodes of a probe
 
@@ -80,22 +80,39 @@ class Division:
         self._worth = [sum(reach) for reach in self._reach]
         self._rivals = set(range(len(earnings)))  # without those that were asked and had no guess
         self._used = 0
+        self._idle: set[int] = set()  # those that rest
+        self._probed: set[int] = set()
+        if budget.depth > 0 and budget.nodes > 0:
+            self._pick()
 
     def next(self, number: int) -> Budget:
         """The budget of drafter `number`; they are asked in their order."""
         left = self._budget.nodes - self._used
         if left <= 0 or self._budget.depth <= 0:
-            return Budget(0, 0)
-        worth, earnings = self._worth[number], self._earnings[number]
-        best = worth >= max(self._worth[at] for at in self._rivals)  # drafting at all is the scheduler's choice
-        total = sum(self._worth[at] for at in self._rivals)
-        if not best and (self._budget.nodes * worth < total or self._pays(number) == 0):
-            return Budget(0, 0) if earnings.rest() else self._of(min(PROBE, left), min(PROBE, self._budget.depth))
-        earnings.ask()
-        later = sorted(at for at in self._rivals if at >= number)
+            return replace(self._budget, depth=0, nodes=0)
+        if number in self._probed:
+            return self._of(min(PROBE, left), min(PROBE, self._budget.depth))
+        if number in self._idle and not self._best(number):
+            return replace(self._budget, depth=0, nodes=0)
+        self._earnings[number].ask()
+        left -= min(left - 1, PROBE * sum(at > number for at in self._probed))
+        later = sorted(at for at in self._rivals - self._idle - self._probed | {number} if at >= number)
         caps = [left if self._branching[at] and self._pays(at) else self._pays(at) for at in later]
         share = divide(left, [self._worth[at] for at in later], caps)[0]
         return self._of(max(1, share), self._budget.depth)
+
+    def _pick(self) -> None:
+        """Who rests this round, and who is probed. One always drafts: whether to draft is the scheduler's choice."""
+        total = sum(self._worth)
+        best = self._worth.index(max(self._worth))
+        for number, worth in enumerate(self._worth):
+            if number == best or (self._budget.nodes * worth >= total and self._pays(number)):
+                continue
+            (self._idle if self._earnings[number].rest() else self._probed).add(number)
+
+    def _best(self, number: int) -> bool:
+        """Whether no one of more worth has a guess: then one that has earned nothing is better than no one."""
+        return self._worth[number] >= max(self._worth[at] for at in self._rivals)
 
     def made(self, number: int, nodes: int) -> None:
         """Drafter `number` has drafted `nodes` nodes."""
@@ -104,19 +121,19 @@ class Division:
             self._rivals.discard(number)
 
     def _pays(self, number: int) -> int:
-        """How many nodes of a chain of that drafter are worth their time."""
-        for count, reach in enumerate(self._reach[number]):
-            if reach < self._price(self._used + count + 1):
-                return count
-        return len(self._reach[number])
+        """How many nodes of a chain of that drafter are worth their time: each must be reached at the going rate.
 
-    def _price(self, node: int) -> float:
-        """Tokens that plain decoding at the going rate would emit in the time of node number `node` of the draft."""
-        budget = self._budget
+        Where no time has been measured the scheduler's limit is all that is known of it.
+        """
+        budget, reach = self._budget, self._reach[number]
         if budget.cost is None or budget.rate is None:
-            return _LEAST
-        node = max(2, node)  # that there is a draft at all costs more than its first node, and is decided already
-        return budget.rate * (budget.cost(node) - budget.cost(node - 1))
+            return len(reach) if reach[0] >= _LEAST else 0
+        for count, chance in enumerate(reach):
+            # That there is a draft at all costs more than its first node, and is decided already.
+            node = max(2, self._used + count + 1)
+            if chance < budget.rate * (budget.cost(node) - budget.cost(node - 1)):
+                return count
+        return len(reach)
 
     def _of(self, nodes: int, depth: int) -> Budget:
         """A budget whose first node comes behind those that others have drafted."""
