@@ -74,11 +74,13 @@ class Caps:
     trees: nodes that share a parent do not see each other.
     batches: rows of different length in one pass.
     rollback: rejected nodes leave no trace.
+    forks: a row can go on from the text of another row of its group.
     """
 
     trees: bool = True
     batches: bool = True
     rollback: bool = True
+    forks: bool = False
     why: str = ""
 
 
@@ -97,6 +99,9 @@ def problems(
         found.append(f"{d} drafts trees; the target can verify chains only: {target.caps.why}")
     if drafter.drafts and verifier.rejects and not target.caps.rollback:
         found.append(f"{v} rejects drafted tokens; the target cannot roll back: {target.caps.why}")
+    if verifier.particles > 1 and not target.caps.forks:
+        why = f": {target.caps.why}" if target.caps.why else ""
+        found.append(f"{v} lets particles go on from each other's text; the target cannot do that{why}")
     if missing := sorted(set(drafter.needs.features) - set(target.features(drafter.needs.features))):
         found.append(f"{d} needs the features {', '.join(missing)}, which the target does not have")
     if missing := sorted(name for name in drafter.needs.shared if target.shared(name) is None):

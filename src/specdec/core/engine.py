@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -15,7 +16,8 @@ from specdec.core.contracts import validate, validate_count, validate_ids
 from specdec.core.draft import Draft
 from specdec.core.errors import InvalidLogitsError
 from specdec.core.forest import Forest
-from specdec.core.interfaces import Drafter, Part, Scheduler, Target, TargetSession, Verifier
+from specdec.core.interfaces import Drafter, DraftSession, Part, Scheduler, Target, TargetSession, Verifier
+from specdec.core.population import Population
 from specdec.core.recorder import Recorder
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws, top
@@ -38,7 +40,7 @@ class Parts:
 class Generation:
     """One generation of a few rows; the only owner of its rows. Iterate over `rounds()` once.
 
-    standing: which of a round's decisions may be emitted.
+    standing: which of a round's decisions may be emitted. population: which rows go on; the verifier says.
 
     Drafter and verifier draw from separate streams, so that no guess can depend on the coins that judge it.
     """
@@ -50,6 +52,7 @@ class Generation:
     recorder: Recorder = field(default_factory=Recorder)
     session: TargetSession | None = None
     standing: Standing = field(default_factory=Standing)
+    population: Population = field(default_factory=Population)
 
     @torch.inference_mode()
     def rounds(self) -> Iterator[Round]:
@@ -65,6 +68,8 @@ class Generation:
             shared, limit = _shared(self.parts), target.context_length
             context = Context(self.rows, target.vocab_size, target.device, scores, shared, limit)
             drafting = drafter.begin(context)
+        with blame(verifier, "gather", number):
+            self.population = verifier.gather(self.rows, self.verify_rng)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
         forest = Forest.pack(live, [Draft.empty()] * len(live), target.device)
@@ -86,11 +91,13 @@ class Generation:
             if not live:
                 return
             number, clock, told = number + 1, Clock(), standing.told(event)
+            with blame(drafter, "observe", number):
+                drafting.observe([outcome for outcome in told.rows if not outcome.done])
+            live = self._resume(session, drafting, live, number)
             with blame(scheduler, "plan", number):
                 schedule.observe(told)
                 budgets = standing.budgets(schedule.plan(live), live)
             with blame(drafter, "propose", number):
-                drafting.observe([outcome for outcome in told.rows if not outcome.done])
                 drafts = drafting.propose(standing.seen(live), budgets, self.draft_rng)
                 self._validate(drafts, live, budgets)
             forest = Forest.pack(live, standing.scored(live, drafts), context.device)
@@ -98,6 +105,23 @@ class Generation:
             with blame(target, "score", number):
                 scores = session.score(forest)
             clock.lap("target")
+
+    def _resume(self, session: TargetSession, drafting: DraftSession, live: list[Row], number: int) -> list[Row]:
+        """Let rows go on from other rows' text, as the population says; returns the rows that are live then."""
+        ancestors = self.population.ancestors(live)
+        if not ancestors:
+            return live
+        rows = {row.index: row for row in self.rows}
+        sources = {index: copy.copy(rows[source]) for index, source in ancestors.items()}  # as they are now
+        for index, source in sources.items():
+            rows[index].take_over(source)
+        live = [row for row in self.rows if not row.done]
+        self.recorder.follow(ancestors)
+        with blame(self.parts.target, "follow", number):
+            session.follow(ancestors, live)
+        with blame(self.parts.drafter, "follow", number):
+            drafting.follow(ancestors)
+        return live
 
     def _validate(self, drafts: Sequence[Draft], live: Sequence[Row], budgets: Sequence[Budget]) -> None:
         validate_count(drafts, len(live))
@@ -109,9 +133,9 @@ class Generation:
     ) -> list[Outcome]:
         """Read the verdict, once, and append to each row what it emitted."""
         forest, outcomes = laws.forest, []
-        leaves, following, ids, *rest = (list(map(int, part)) for part in _read(verdict, forest, choices, doubts))
-        chosen, flags = dict(zip(choices, rest, strict=False)), rest[len(choices) :]
-        each = forest.depth + 1  # doubts a row
+        weights, leaves, following, ids, *rest = _read(verdict, forest, choices, doubts)
+        chosen, flags, gains = dict(zip(choices, rest, strict=False)), rest[len(choices) :], []
+        each = forest.depth + 1  # doubts and weights a row
         for index, (row, draft, shape) in enumerate(zip(forest.rows, forest.drafts, forest.shapes, strict=True)):
             start = index * forest.width + 1
             drafted = tuple(ids[start : start + len(draft)])
@@ -132,9 +156,11 @@ class Generation:
             count = row.extend(emitted, self.recorder.scores_of(row, index, nodes, laws), forest.device)
             self.recorder.emitted(row, index, nodes[:count], laws)
             row.rounds += 1
+            gains.append(sum(weights[index * each : index * each + count]))
             kept = tuple(emitted[:count])
             own = {name: _of_row(chosen[name], choices[name], index, len(draft) + 1) for name in chosen}
             outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again, choices=own))
+        self.population.weigh(outcomes, gains)
         return outcomes
 
 
@@ -165,11 +191,12 @@ def _of_row(values: list[int], like: Tensor, row: int, nodes: int) -> tuple[Any,
     return tuple(tuple(values[at : at + each]) for at in range(start, start + nodes * each, each))
 
 
-def _read(
-    verdict: Verdict, forest: Forest, choices: dict[str, Tensor], doubts: Tensor | None
-) -> list[list[int] | list[float]]:
-    more = () if doubts is None else (doubts,)
-    return host.read(verdict.leaf, verdict.next_token, forest.tokens, *choices.values(), *more)
+def _read(verdict: Verdict, forest: Forest, choices: dict[str, Tensor], doubts: Tensor | None) -> list[Any]:
+    """The round's one read: weights, if there are any, then leaves, next tokens, ids, choices and doubts."""
+    more = [part for part in (doubts, verdict.log_weights) if part is not None]
+    read = host.read(verdict.leaf, verdict.next_token, forest.tokens, *choices.values(), *more)
+    weights = read.pop() if verdict.log_weights is not None else []
+    return [weights, *(list(map(int, part)) for part in read)]
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.core.contracts import Caps, Exactness, Needs
 from specdec.core.draft import Draft, Kind
+from specdec.core.population import Population
 from specdec.core.state import Budget, Context, Outcome, Round, Row, Scores
 from specdec.core.verdict import RowVerdict, Verdict
 
@@ -71,6 +72,13 @@ class DraftSession(ABC):
     def observe(self, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional by design
         """Learn what became of the last drafts, and the logits and features of every node of the pass."""
 
+    def follow(self, ancestors: Mapping[int, int]) -> None:  # noqa: B027 - optional by design
+        """Rows, by index, have gone on from the text of other rows, as they were; called after `observe`.
+
+        Where particles are resampled. What is kept for a row should then be what was kept for its ancestor; a row
+        that had ended may live again. By default nothing: right for whoever reads `row.tokens` anew.
+        """
+
 
 class StatelessDrafter(Drafter):
     """The short road to a drafter: one function from a row to a draft."""
@@ -101,6 +109,9 @@ class Verifier(Part):
     judges: kinds of candidates it can judge.
     branching: whether it can judge trees.
     rejects: whether it may throw drafted tokens away, which needs a target that can roll back.
+    greedy: whether it can decode at temperature 0.
+    particles: rows that carry one output together; with more than one, verdicts carry weights and `gather` gives
+        the rule by which these rows are resampled.
     """
 
     role = "verifier"
@@ -110,6 +121,8 @@ class Verifier(Part):
     judges: frozenset[Kind] = frozenset({Kind.POINT})
     branching: bool = False
     rejects: bool = True
+    greedy: bool = True
+    particles: int = 1
 
     def verify(self, forest: Forest, laws: Laws, rng: Rng) -> Verdict:
         """Judge all rows of a round, on the device. The default asks `judge` row by row."""
@@ -125,6 +138,10 @@ class Verifier(Part):
         By default the target's most probable token. A verifier whose draws are named by their position can say more.
         """
         return laws.likely
+
+    def gather(self, rows: Sequence[Row], rng: Rng) -> Population:
+        """What one generation's rows are to each other; by default each is an output of its own."""
+        return Population()
 
     def judge(self, draft: Draft, law: _RowLaw, rng: Rng) -> RowVerdict:
         """Judge one row; `law(node)` is p `[vocab]` at a node (0 = anchor). Enough for most verifiers."""
@@ -210,3 +227,10 @@ class TargetSession(ABC):
     @abstractmethod
     def commit(self, outcomes: Sequence[Outcome], live: Sequence[Row]) -> None:
         """Keep exactly the tokens of each row but the last; only `live` rows will be scored again."""
+
+    def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
+        """Rows, by index, have gone on from the text of other rows, as they were; only `live` rows are scored again.
+
+        Called after `commit`, and only for targets with `caps.forks`. A row that had ended may live again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot let a row go on from another row's text")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -46,6 +46,12 @@ class Recorder:
             )
         if self.keep_margins and nodes:
             self._tally.add_margins(laws.processed_at(index, node) for node in nodes)
+
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        """Rows have gone on from the text of others, by index: what is kept of it is theirs now."""
+        for kept in (self.scores, self.logits):
+            taken = {row: list(kept[source]) for row, source in ancestors.items() if source in kept}
+            kept.update(taken)
 
     def round(self, event: Round) -> None:
         self._tally.add(event)

@@ -45,6 +45,7 @@ class Row:
     padding: number of pad tokens that the caller's prompt had on the left; processors and criteria see them.
     copy: number of earlier rows of this call with the same prompt; part of the key of this row's noise.
     group: rows of one group have the same prompt and share its cache slots.
+    output: which output the row is a particle of, where an output has several rows; by default its own.
     """
 
     index: int
@@ -60,12 +61,15 @@ class Row:
     rounds: int = 0
     done: bool = False
     finish_reason: str | None = None
+    output: int = -1
     _prefix: Tensor | None = field(default=None, repr=False)
     _written: int = 0
 
     def __post_init__(self) -> None:
         self.tokens = Tokens(self.tokens)
         self.prompt_length = len(self.tokens)
+        if self.output < 0:
+            self.output = self.index
 
     @property
     def anchor(self) -> int:
@@ -93,6 +97,12 @@ class Row:
         view.tokens = Tokens([*self.tokens, *tokens])
         view._prefix, view._written = None, 0
         return view
+
+    def take_over(self, source: Row) -> None:
+        """Go on from the text of `source`, a row as it was, of the same prompt; for the engine."""
+        self.tokens, self.rounds = Tokens(source.tokens), source.rounds
+        self.done, self.finish_reason = source.done, source.finish_reason
+        self._written = min(self._written, self.prompt_length)
 
     def prefix(self, device: torch.device, length: int | None = None) -> Tensor:
         """Padded ids `[1, padding + length]` on `device`, as processors and criteria expect them.

@@ -25,10 +25,13 @@ class Verdict:
 
     leaf: `[rows]` int64, last accepted node in the numbering of the pass (0 = anchor, nothing accepted).
     next_token: `[rows]` int64, the target's own token after the accepted path (the bonus or correction token).
+    log_weights: `[rows, depth + 1]` float64, or None: what each token that the row emits adds to its log weight,
+        where rows are particles (see `Verifier.gather`).
     """
 
     leaf: Tensor
     next_token: Tensor
+    log_weights: Tensor | None = None
 
     @classmethod
     def of_rows(cls, rows: Sequence[RowVerdict], device: torch.device) -> Verdict:
