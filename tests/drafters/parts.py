@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Scripted(Drafter):
         self.say, self.branching, self.needs = say, branching, needs or Needs()
         self.budgets: list[dict[int, Budget]] = []
         self.outcomes: list[Outcome] = []
+        self.followed: list[dict[int, int]] = []
 
     def begin(self, context: Context) -> DraftSession:
         return _Session(self)
@@ -43,6 +44,9 @@ class _Session(DraftSession):
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         self._drafter.outcomes += outcomes
+
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        self._drafter.followed.append(dict(ancestors))
 
 
 def ahead(texts: Sequence[Sequence[int]], right: int = 10**6, step: int = 1) -> Callable[[Row, Budget], Draft]:

@@ -13,7 +13,8 @@ from specdec.core.contracts import Needs
 from specdec.core.draft import Candidate, Draft, Kind
 from specdec.core.errors import ConfigError, IncompatibleError, InvalidDraftError
 from specdec.core.rng import TorchRng
-from specdec.core.state import Budget
+from specdec.core.sampling import Sampling
+from specdec.core.state import Budget, Context, Outcome, Row, Scores
 from specdec.drafters import DraftModel, First, Merge, NoDraft, PromptLookup
 from specdec.drafters.joint import join
 from specdec.schedulers import Adaptive, Fixed
@@ -317,6 +318,22 @@ def test_an_empty_budget_is_empty_for_all():
     one, two = Scripted(ahead([[1] * 99])), Scripted(full_tree(2), True)
     run(Merge(one, two), Fixed(0), tokens=5)
     assert all(budgets[0].nodes == budgets[0].depth == 0 for budgets in one.budgets + two.budgets)
+
+
+def test_a_row_that_goes_on_from_another_rows_text_takes_over_what_was_learnt_there():
+    texts = [[1, 2, 3, *range(10, 60)]] * 2
+    right, late = Scripted(ahead(texts)), Scripted(lambda row, budget: ahead(texts, right=0)(row, budget))
+    rows = tuple(Row(index, [1, 2, 3], Sampling(), 60) for index in range(2))
+    session = Merge(right, late).begin(Context(rows, VOCAB, CPU, Scores(torch.zeros(2, 1, VOCAB))))
+    scores = Scores(torch.zeros(2, 8, VOCAB))
+    for _ in range(30):  # only row 0 is seen to do well by one of them
+        made = session.propose(rows, [Budget(3, 6), Budget(3, 6)], TorchRng(0))
+        session.observe([Outcome(rows[0], made[0], made[0].tokens, (1, 2, 3), (10, 11, 12, 13), scores, 0)])
+    assert late.budgets[-1][0].nodes == 0 and late.budgets[-1][1].nodes == 3
+    session.follow({1: 0})
+    assert right.followed == late.followed == [{1: 0}]
+    session.propose(rows, [Budget(3, 6), Budget(3, 6)], TorchRng(0))
+    assert late.budgets[-1][0].nodes == late.budgets[-1][1].nodes == 0
 
 
 # --- declarations, configs, faults ------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specdec.core import host
@@ -67,6 +68,11 @@ class _Session(SeveralSession):
                 mine.append(draft)
         known = self._tokens(rows, made)
         return [self._joint(row, drafts, known) for row, drafts in zip(rows, made, strict=True)]
+
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        super().follow(ancestors)
+        before = dict(self._earnings)
+        self._earnings.update({row: copy.deepcopy(before[ancestor]) for row, ancestor in ancestors.items()})
 
     def _views(self, outcome: Outcome, made: Sequence[tuple[Draft, Sequence[int]]]) -> list[Outcome]:
         views = super()._views(outcome, made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -85,6 +85,11 @@ class SeveralSession(DraftSession):
         for drafter, session, mine in zip(self._drafters, self._sessions, views, strict=True):
             with blame(drafter, "observe", outcomes[0].row.rounds if outcomes else 0):
                 session.observe(mine)
+
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        for drafter, session in zip(self._drafters, self._sessions, strict=True):
+            with blame(drafter, "follow", self._context.rows[0].rounds):
+                session.follow(ancestors)
 
     def _views(self, outcome: Outcome, made: Sequence[tuple[Draft, Sequence[int]]]) -> list[Outcome]:
         return [
