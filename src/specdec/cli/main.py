@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from specdec import __version__
 from specdec.cli.certify import certify
 from specdec.cli.check import check
+from specdec.cli.distill import distill
 from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
 from specdec.cli.schema import schema
@@ -33,6 +34,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     generate,
     check,
     certify,
+    distill,
     train,
 )
 
