@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,8 @@ class CachedSession:
     """One generation's passes over a cached model. Rows are numbered as in `prompts`."""
 
     def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
-        self.lm, self._prompts, self._expected = lm, [list(prompt) for prompt in prompts], expected
+        self.lm, self._prompts = lm, [list(prompt) for prompt in prompts]
+        self._expected = _slots(self._prompts, groups, expected)
         self.cache, self.map = SlotCache(), SlotMap(list(groups))
         self.batch = list(self.map.pools)  # group of each batch row, in order
         self.capacity = 0
@@ -152,6 +154,14 @@ class CachedSession:
     def commit(self, row: int, path: Sequence[int]) -> None:
         """Keep the pending nodes of `path` (indices, root first) as the row's next tokens; free the others."""
         self.map.commit(row, path)
+
+    def follow(self, sources: Mapping[int, int]) -> None:
+        """Let rows go on from the committed tokens of other rows of their group: masks change, no key is copied."""
+        self.map.follow(sources)
+        if self._visible is not None:
+            device = self._visible.device
+            rows, others = host.send([*sources], device), host.send([*sources.values()], device)
+            self._visible[rows] = self._visible[others]
 
     def retire(self, live: Sequence[int]) -> None:
         """Only these rows will be run again: free the slots of the others and drop batch rows without any."""
@@ -385,3 +395,11 @@ class CachedSession:
         if kept is not None and out.shape[1] != len(kept):
             out = out[:, kept]
         return out, features
+
+
+def _slots(prompts: Sequence[Sequence[int]], groups: Sequence[int], longest: int) -> int:
+    """Slots that a batch row will need for rows of at most `longest` tokens, which share their group's prompt."""
+    most = 0
+    for prompt, members in Counter(zip(map(len, prompts), groups, strict=True)).items():
+        most = max(most, prompt[0] + members * max(0, longest - prompt[0]))
+    return most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -164,3 +164,8 @@ class HFSession(TargetSession):
                 self.lm.commit(number, (0, *outcome.path)[: len(outcome.tokens)])
         if not self._only and any(outcome.done for outcome in outcomes):
             self.lm.retire([self._row[row.index] for row in live])
+
+    def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
+        alive = {row.index for row in live}
+        self.lm.follow({self._row[row]: self._row[source] for row, source in ancestors.items() if row in alive})
+        self.lm.retire([self._row[index] for index in alive])

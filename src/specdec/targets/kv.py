@@ -6,8 +6,8 @@ sees whom. Nothing is copied when tokens are rejected, and rows of one batch may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -236,6 +236,16 @@ class SlotMap:
         pool = self.pools[slots.group] = Pool()
         slots.slots = pool.take(len(slots.slots))
         slots.dense, slots.marked = True, 0
+
+    def follow(self, sources: Mapping[int, int]) -> None:
+        """Let rows hold the committed slots of other rows of their group, as these are now, instead of their own."""
+        taken = {row: replace(self.rows[source], slots=[*self.rows[source].slots]) for row, source in sources.items()}
+        for held in taken.values():
+            self.pools[held.group].share(held.slots, 1)
+        for row, held in taken.items():
+            self.release(row)
+            held.pending = []
+            self.rows[row] = held
 
     def release(self, row: int) -> None:
         """Free everything that a finished row holds."""

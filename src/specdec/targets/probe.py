@@ -55,7 +55,7 @@ def probe(lm: CachedLM) -> Probe:
         what = "a mask other than the causal one" if lm.spec.takes_mask else "any mask but its own"
         kernel = getattr(lm.model.config, "_attn_implementation", None)
         why = f"its attention implementation ({kernel}) does not honour {what}"
-    return Probe(Caps(trees=tree, batches=ragged, why=why), worst)
+    return Probe(Caps(trees=tree, batches=ragged, forks=tree and ragged, why=why), worst)
 
 
 def _why_wrong(lm: CachedLM, alone: float, worst: float, limit: float) -> str:

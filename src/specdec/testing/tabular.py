@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class TabularTarget(Target):
 
     def __init__(self, table: Table, vocab_size: int) -> None:
         self.table, self.vocab_size = table, vocab_size
-        self.caps, self.device = Caps(), torch.device("cpu")
+        self.caps, self.device = Caps(forks=True), torch.device("cpu")
 
     def begin(self, rows: Sequence[Row], needs: Needs) -> TargetSession:
         return _TabularSession(self, tuple(rows))
@@ -50,6 +50,9 @@ class _TabularSession(TargetSession):
 
     def commit(self, outcomes: Sequence[Outcome], live: Sequence[Row]) -> None:
         pass
+
+    def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
+        pass  # a row's text is all that is looked at
 
 
 def sequence_law(
