@@ -133,6 +133,31 @@ def test_a_row_that_stood_still_drafts_the_same_again():
     assert torch.equal(first.tokens, again.tokens)
 
 
+def test_a_row_that_goes_on_from_another_drafts_what_that_one_would():
+    session, rows, _ = start(Medusa(heads(), tree=CHAIN), (3, 4, 5))
+    first, second, third = (draft.tokens.tolist() for draft in propose(session, rows, *[(4, 4)] * 3))
+    assert len({tuple(first), tuple(second), tuple(third)}) == 3
+    session.follow({0: 1, 1: 0, 2: 1})
+    assert [draft.tokens.tolist() for draft in propose(session, rows, *[(4, 4)] * 3)] == [second, first, second]
+
+
+def test_confidences_are_products_of_the_heads_probabilities():
+    head = heads(draft_ids=range(30))
+    drafter = Medusa(head, tree="eagle1_25")
+    session, rows, states = start(drafter, (3, 4))
+    assert session.confidences(rows[0]) is None
+    propose(session, rows, (4, 12), (0, 0))
+    found = session.confidences(rows[0])
+    assert session.confidences(rows[1]) is None
+    with torch.no_grad():
+        law = head.logits(head(states[0][-1])).softmax(-1).sort(-1, descending=True).values  # [heads, vocab]
+    for chance, path in zip(found.tolist(), PUBLISHED["eagle1_25"].cut(4, 12).paths, strict=True):
+        expected = 1.0
+        for depth, rank in enumerate(path):
+            expected *= float(law[depth, rank])
+        assert chance == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize(("depth", "nodes", "count"), [(0, 0, 0), (3, 0, 0), (0, 3, 0), (1, 63, 10), (2, 7, 7)])
 def test_budgets(depth, nodes, count):
     session, rows, _ = start(Medusa(heads()))

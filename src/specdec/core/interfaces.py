@@ -79,6 +79,13 @@ class DraftSession(ABC):
         that had ended may live again. By default nothing: right for whoever reads `row.tokens` anew.
         """
 
+    def confidences(self, row: Row) -> Tensor | None:
+        """`[nodes]`: the chance it gave each node of this row's last draft to be accepted; None where it gives none.
+
+        For measurements: decoding never asks.
+        """
+        return None
+
 
 class StatelessDrafter(Drafter):
     """The short road to a drafter: one function from a row to a draft."""

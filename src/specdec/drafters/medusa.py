@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from specdec.heads.trees import PUBLISHED, StaticTree, cartesian, read_tree
 _DEFAULT = "mc_sim_7b_63"
 _TRUST = 4.0  # tokens for which the measured values of a tree count before a row's own acceptance moves them
 _FORGET = 0.9
+_Kept = TypeVar("_Kept")
 
 
 class Medusa(Drafter):
@@ -135,7 +136,8 @@ class MedusaSession(DraftSession):
         final = context.prefill.features["final"][0]
         self._head = drafter.head.serving(context.shared, final.device, final.dtype)
         self._states: dict[int, Tensor] = {}  # row to [d]
-        self._expected: dict[int, list[float]] = {}  # row to tokens that its drafts promised and that were kept
+        self._expected: dict[int, tuple[float, float]] = {}  # row to tokens that drafts promised and that were kept
+        self._made: dict[int, tuple[Tensor, _Shape]] = {}  # row to state and shape of its last draft
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
@@ -147,9 +149,12 @@ class MedusaSession(DraftSession):
             self._learn(outcome)
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
-        self._states = {row.index: self._states[row.index] for row in rows}
+        self._states = {row.index: self._states[row.index] for row in rows if row.index in self._states}
         shapes = [self._shape(row, budget) for row, budget in zip(rows, budgets, strict=True)]
-        active = [(at, shape) for at, shape in enumerate(shapes) if shape is not None]
+        active = [
+            (at, shape) for at, shape in enumerate(shapes) if shape is not None and rows[at].index in self._states
+        ]
+        self._made = {rows[at].index: (self._states[rows[at].index], shape) for at, shape in active}
         drafts = [Draft.empty()] * len(rows)
         if not active:
             return drafts
@@ -160,6 +165,21 @@ class MedusaSession(DraftSession):
             tokens = ids[place, :, : shape.ranks].reshape(-1)[_index(shape.places, ids.device)]
             drafts[at] = Draft.point(tokens, shape.parents)
         return drafts
+
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        self._states, self._expected = _followed(self._states, ancestors), _followed(self._expected, ancestors)
+
+    def confidences(self, row: Row) -> Tensor | None:
+        """Products along each path of the heads' probabilities, as if the heads were right independently."""
+        if row.index not in self._made:
+            return None
+        state, shape = self._made[row.index]
+        law = self._head.logits(self._head(state)).float().softmax(-1)  # [heads, draft vocabulary]
+        best = law.topk(shape.ranks).values.flatten()[_index(shape.places, law.device)]  # [nodes]
+        chances: list[Tensor] = []
+        for node, parent in enumerate(shape.parents):
+            chances.append(best[node] if parent < 0 else chances[parent] * best[node])
+        return torch.stack(chances)
 
     def _shape(self, row: Row, budget: Budget) -> _Shape | None:
         shape = self._drafter.shape(budget.depth, budget.nodes)
@@ -181,9 +201,15 @@ class MedusaSession(DraftSession):
             return
         shape = self._drafter.shape(outcome.draft.topology.depth, len(outcome.draft))
         if shape is not None and shape.values is not None and len(shape.values) == len(outcome.draft):
-            held = self._expected.setdefault(outcome.row.index, [0.0, 0.0])
-            held[0] = _FORGET * held[0] + sum(shape.values)
-            held[1] = _FORGET * held[1] + outcome.accepted
+            promised, kept = self._expected.get(outcome.row.index, (0.0, 0.0))
+            kept = _FORGET * kept + outcome.accepted
+            self._expected[outcome.row.index] = (_FORGET * promised + sum(shape.values), kept)
+
+
+def _followed(kept: dict[int, _Kept], ancestors: Mapping[int, int]) -> dict[int, _Kept]:
+    """What is kept for each row once rows have gone on from their ancestors' text."""
+    moved = {row: kept[ancestor] for row, ancestor in ancestors.items() if ancestor in kept}
+    return {row: value for row, value in kept.items() if row not in ancestors} | moved
 
 
 def example(vocab_size: int) -> Medusa:
