@@ -179,17 +179,16 @@ class TemplatePrompts(Recipe):
         language, foreign = pick["sentence_other"].split("|")
         fill["language2"], fill["foreign"] = language, self._numbers(rng, foreign)
         fill["problem"] = self._problem(rng)
-        if pool:
-            passage, other = rng.choice(pool), rng.choice(pool)
-            sentences = _sentences(passage.text)
-            size = rng.choice((400, 600, 900)) if "{other}" not in template else 450
-            if "{passage}" in template or "{short}" in template:
-                fill["topic"] = passage.topic
-            fill["passage"], fill["other"] = _cut(passage.text, size), _cut(other.text, 350)
-            fill["short"] = " ".join(sentences[: rng.choice((1, 2, 3))])
-            fill["sentence"] = rng.choice(sentences)
-        else:
-            fill["sentence"] = f"This is about {fill['topic']}."
+        # A target that wrote no passage is asked about sums.
+        pool = pool or [Passage(fill["topic"], " ".join(self._problem(rng) for _ in range(3)))]
+        passage, other = rng.choice(pool), rng.choice(pool)
+        sentences = _sentences(passage.text)
+        fill["passage"] = _cut(passage.text, rng.choice((400, 600, 900)) if "{other}" not in template else 450)
+        fill["other"] = _cut(other.text, 350)
+        fill["short"] = " ".join(sentences[: rng.choice((1, 2, 3))])
+        fill["sentence"] = rng.choice(sentences)
+        if "{passage}" in template or "{short}" in template:
+            fill["topic"] = passage.topic or "this"
         fill["question"] = rng.choice(QUESTIONS).format(topic=fill["topic"])
         return fill
 
