@@ -176,7 +176,7 @@ def test_only_what_pays_is_drafted_where_values_were_measured():
     assert size(lambda n: 1.0 + 0.15 * n, 1.0) == 3
     assert size(lambda n: 1.0 + 0.15 * n, 0.5) == sum(value > 0.075 for value in tree.values)
     assert size(lambda n: 1.0 + 0.15 * n, 1.0, nodes=2) == 2
-    assert size(lambda n: 1.0 + n, 1.0) == 0
+    assert size(lambda n: 1.0 + n, 1.0) == 1  # that there is a draft is decided already
     assert size(lambda n: 1.0, 1.0) == len(tree)  # free
     # Neither a step that only many nodes together pay nor a dear one behind it is missed.
     assert size(lambda n: 1.0 + 0.6 * (n > 0) + 0.5 * (n > 4), 1.0) == 4

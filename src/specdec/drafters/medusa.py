@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from specdec.core.errors import ConfigError
 from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
+from specdec.drafters.growth import worthwhile
 from specdec.drafters.medusa_config import MedusaConfig
 from specdec.heads.base import facts_of
 from specdec.heads.load import load_head
@@ -40,7 +42,7 @@ class Medusa(Drafter):
 
     Of the tree, as much is drafted as the budget allows, the worthiest nodes first. Where the tree holds measured
     values and the budget costs, only what pays: a node's value, moved by what the row has accepted so far, has to
-    exceed the going rate times the time that it takes.
+    exceed the going rate times the time that it takes. Whether to draft at all is the scheduler's decision.
 
     Source: Cai et al., arXiv 2401.10774.
     """
@@ -187,12 +189,8 @@ class MedusaSession(DraftSession):
             return shape
         promised, kept = self._expected.get(row.index, (0.0, 0.0))
         scale = (kept + _TRUST) / (promised + _TRUST)
-        best, most, value, idle = 0, 0.0, 0.0, budget.cost(0)
-        for nodes, chance in enumerate(shape.values, start=1):
-            value += min(1.0, scale * chance)
-            if (gain := value - budget.rate * (budget.cost(nodes) - idle)) > most:
-                best, most = nodes, gain
-        return self._drafter.shape(budget.depth, best)
+        worth = [math.log(min(1.0, scale * value)) if value else -math.inf for value in shape.values]
+        return self._drafter.shape(budget.depth, worthwhile(worth, budget))
 
     def _learn(self, outcome: Outcome) -> None:
         """Enter what a draft promised and what was kept of it."""
