@@ -6,6 +6,7 @@ import pytest
 
 from specdec.core.contracts import Exactness
 from specdec.core.draft import Draft, Kind
+from specdec.drafters import First, Merge, PromptLookup
 from specdec.plugins.manager import discover
 from specdec.testing import DrafterSuite, SchedulerSuite, TargetSuite, VerifierSuite, check
 from specdec.testing.honest import TableDrafter
@@ -64,6 +65,13 @@ HONEST = {
     "pruned, declared point": PrunedSaidPoint,
     "forest with scratch": lambda vocab: Forests(m.table(vocab), (-1, -1, 0, 0, 1), (1, 4)),
     "the base of the mutants": m.Point,
+    "merge of two that draw": lambda vocab: Merge(
+        TableDrafter(m.table(vocab), "iid", (1, 1)), TableDrafter(m.table(vocab), "no-replace", (2,))
+    ),
+    "first that draws": lambda vocab: First(PromptLookup(min_ngram=2), TableDrafter(m.table(vocab), "iid", (1, 1))),
+    "merge with scratch": lambda vocab: Merge(
+        Forests(m.table(vocab), (-1, -1, 0, 0, 1), (1, 4)), TableDrafter(m.table(vocab), "point", (1, 1, 1))
+    ),
 }
 
 
