@@ -16,6 +16,7 @@ from specdec.core.engine import Generation, Parts
 from specdec.core.errors import IncompatibleError, UnsupportedOptionError
 from specdec.core.guarantee import Guarantee
 from specdec.core.interfaces import Drafter, Scheduler, Target, Verifier
+from specdec.core.population import spread
 from specdec.core.recorder import Recorder
 from specdec.core.rng import TorchRng
 from specdec.exactness import Mode
@@ -192,9 +193,14 @@ class Decoder:
         if request.greedy and verifier.exactness >= Exactness.EXACT_GREEDY:
             verifier = self._greedy  # proven equal to every exact rule at temperature 0, and cheaper
         self._check(allowed, verifier)
+        if request.greedy and not verifier.greedy:
+            raise IncompatibleError([
+                f"verifier '{verifier.name}' weighs texts that are drawn; this call decodes greedily. Pass "
+                "do_sample=True, or compose the decoder with another verifier"
+            ])  # fmt: skip
         if wrong := self._mode.problems_of_call(request, self.drafter, verifier):
             raise IncompatibleError(wrong)
-        scheduler = self._scheduler(request.greedy, seed)
+        scheduler = self._scheduler(request.greedy, seed, verifier)
         target, standing, drift = self.target, self._mode.standing(request, self.target, verifier), None
         if isinstance(target, HFTarget):
             drift = target.known_drift
@@ -209,12 +215,15 @@ class Decoder:
         )
         parts = Parts(target, self.drafter, verifier, scheduler)
         streams = rng.fold(_DRAFT), rng.fold(_VERIFY)
-        generation = Generation(parts, request.rows, *streams, recorder, standing=standing)
+        rows = spread(request.rows, verifier.particles)
+        generation = Generation(parts, rows, *streams, recorder, standing=standing)
         return Stream(request, generation, self._guarantee(request, verifier, scheduler, seed))
 
-    def _scheduler(self, greedy: bool, seed: int | None) -> Scheduler:
+    def _scheduler(self, greedy: bool, seed: int | None, verifier: Verifier) -> Scheduler:
         if self.scheduler is not None:
             return self.scheduler
+        if verifier.exactness < Exactness.EXACT_GREEDY:
+            return self._fixed  # how much is drafted moves the law of an inexact rule; measured time must not
         sampled = not greedy and self.drafter.emits != frozenset({Kind.POINT})
         return self._fixed if sampled and seed is not None else self._adaptive
 

@@ -12,7 +12,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from specdec.core.engine import Generation
 from specdec.core.guarantee import Guarantee
-from specdec.core.state import Round
+from specdec.core.population import Ensemble
+from specdec.core.state import Round, Row
 from specdec.core.stats import Stats
 from specdec.plugins.manager import discover
 from specdec.targets.hf import HFSession
@@ -26,10 +27,13 @@ class DecoderOutput(GenerateDecoderOnlyOutput):
 
     In a batch, entries of `scores` and `logits` of a row that has ended are zero. A cache is returned for one row
     only: it holds all tokens but the last, so plain `generate` continues from it.
+    particles: where a verifier weighs particles, those of each output: all texts, their weights, and how they fared.
+        `stats` counts the tokens and passes of all of them.
     """
 
     stats: Stats | None = None
     guarantee: Guarantee | None = None
+    particles: tuple[Ensemble, ...] | None = None
 
 
 class Stream:
@@ -51,6 +55,8 @@ class Stream:
 
     def put_prompt(self, streamer: Any) -> None:
         """Give a streamer the prompt, as `generate` does before the first token; one row only."""
+        if self._generation.population.ensembles(self._rows) is not None:
+            refuse(["streamer with particles: which of them is the text is drawn after the last round; use stream()"])
         if len(self._generation.rows) > 1:
             refuse([f"streamer with {len(self._generation.rows)} rows: a streamer can show one row"])
         streamer.put(self._request.input_ids.cpu())
@@ -60,6 +66,11 @@ class Stream:
         self._rounds.close()  # type: ignore[attr-defined]
 
     @property
+    def _rows(self) -> Sequence[Row]:
+        """The row of each output; of particles, the one that is drawn to be the text."""
+        return self._generation.population.outputs(self._generation.rows)
+
+    @property
     def stats(self) -> Stats:
         """Statistics of the rounds so far."""
         return self._generation.recorder.stats
@@ -67,7 +78,7 @@ class Stream:
     @property
     def sequences(self) -> Tensor:
         """`[rows, length]`: prompts as they were given, then what has been emitted, padded on the right."""
-        rows = self._generation.rows
+        rows = self._rows
         longest = max(len(row.new_tokens) for row in rows)
         new = [row.new_tokens + [self._request.pad] * (longest - len(row.new_tokens)) for row in rows]
         ids = self._request.input_ids
@@ -84,13 +95,14 @@ class Stream:
             logits=self._steps(recorder.logits) if self._request.wants_logits else None,
             stats=self.stats,
             guarantee=self.guarantee,
+            particles=self._generation.population.ensembles(self._generation.rows),
         )
         if len(self._generation.rows) == 1 and isinstance(session, HFSession):
             out[_CACHE_FIELD] = session.lm.export(0)
         return out
 
     def _steps(self, kept: dict[int, list[Tensor]]) -> tuple[Tensor, ...]:
-        rows: Sequence[list[Tensor]] = [kept.get(row.index, []) for row in self._generation.rows]
+        rows: Sequence[list[Tensor]] = [kept.get(row.index, []) for row in self._rows]
         steps = max(map(len, rows))
         if steps == 0:  # closed before the first round
             return ()

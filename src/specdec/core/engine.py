@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -40,7 +41,7 @@ class Parts:
 class Generation:
     """One generation of a few rows; the only owner of its rows. Iterate over `rounds()` once.
 
-    standing: which of a round's decisions may be emitted. population: which rows go on; the verifier says.
+    standing: which of a round's decisions may be emitted.
 
     Drafter and verifier draw from separate streams, so that no guess can depend on the coins that judge it.
     """
@@ -52,7 +53,12 @@ class Generation:
     recorder: Recorder = field(default_factory=Recorder)
     session: TargetSession | None = None
     standing: Standing = field(default_factory=Standing)
-    population: Population = field(default_factory=Population)
+
+    @cached_property
+    def population(self) -> Population:
+        """What the rows are to each other; the verifier says."""
+        with blame(self.parts.verifier, "gather", 0):
+            return self.parts.verifier.gather(self.rows, self.verify_rng)
 
     @torch.inference_mode()
     def rounds(self) -> Iterator[Round]:
@@ -68,8 +74,6 @@ class Generation:
             shared, limit = _shared(self.parts), target.context_length
             context = Context(self.rows, target.vocab_size, target.device, scores, shared, limit)
             drafting = drafter.begin(context)
-        with blame(verifier, "gather", number):
-            self.population = verifier.gather(self.rows, self.verify_rng)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
         forest = Forest.pack(live, [Draft.empty()] * len(live), target.device)
@@ -94,6 +98,8 @@ class Generation:
             with blame(drafter, "observe", number):
                 drafting.observe([outcome for outcome in told.rows if not outcome.done])
             live = self._resume(session, drafting, live, number)
+            if not live:
+                return  # all go on from rows that have ended
             with blame(scheduler, "plan", number):
                 schedule.observe(told)
                 budgets = standing.budgets(schedule.plan(live), live)

@@ -17,6 +17,9 @@ _DRAFTERS = (
     ("merge", "Merge", "Puts the guesses of several drafters into one tree, more nodes for those that earn them."),
     ("first", "First", "Asks several drafters in order; in each row the first that has a guess drafts."),
     ("medusa", "Medusa", "Guesses several tokens at once with trained heads, on a static tree."),
+    ("eagle", "Eagle", "Guesses a chain with a trained head that runs along the target's features."),
+    ("eagle2", "Eagle2", "Grows a tree with the head of eagle where that is confident."),
+    ("eagle3", "Eagle3", "Grows a tree, or a chain, with a trained head over states of several layers."),
     ("jacobi", "Jacobi", "Refines a block of guesses by what the last pass said of every position."),
     ("lookahead", "Lookahead", "Tries n-grams that a window of Jacobi iterations, or the text, has produced."),
 )
@@ -26,6 +29,8 @@ _VERIFIERS = (
     ("traversal", "Traversal", "Judges a sampled tree as a whole, from its leaves up; on a chain it is block."),
     ("walk", "Walk", "Draws the target's own token and follows it while it is in the draft."),
     ("greedy", "Greedy", "Follows the target's most probable token; the fast path at temperature 0."),
+    ("typical", "Typical", "Keeps what the target finds probable enough; approximate, and declared so."),
+    ("smc", "SMC", "Weighs particles instead of rejecting tokens; the target's law in the limit of many."),
 )
 _SCHEDULERS = (
     ("fixed", "Fixed", "The same depth every round."),
