@@ -1,8 +1,8 @@
-"""Draft model: a smaller model of the same tokenizer guesses a chain, one token after another."""
+"""Draft model: a smaller model of the same tokenizer guesses a chain or a tree, one level after another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from specdec.core.rng import Rng
 from specdec.core.sampling import Sampling, best
 from specdec.core.state import Budget, Context, Outcome, Row
 from specdec.drafters.draft_model_config import DraftModelConfig
+from specdec.drafters.sampled_tree import Step, grow
+from specdec.drafters.shares import Shares
+from specdec.drafters.tree_shape import TreeShape, best_shape, tree_shape
 from specdec.targets.cached_lm import CachedLM, CachedSession
 from specdec.targets.load import load_model
 from specdec.targets.tokenizers import vocabulary_problems
@@ -24,9 +27,11 @@ _DRAW = 6
 
 
 class DraftModel(Drafter):
-    """Drafts IID chains from a causal LM at temperature > 0, and its most likely chain for a greedy target.
+    """Drafts chains drawn from a causal LM at temperature > 0, and its most likely chain for a greedy target.
 
     model: the draft model. It is used through its forward only; its generation config plays no part.
+    tree: most children of a node, by depth; then drafts are trees of draws without replacement, or of the most likely
+        tokens. Which of these places are drafted follows from the budget and from what siblings have been worth.
     temperature, top_k, top_p: the draft model's own sampling. By default it mirrors the target's processors that
         depend on scores and prefix alone, which raises acceptance; the output's law does not depend on it.
     tokenizer: its tokenizer, compared with the target's where that is known.
@@ -41,6 +46,7 @@ class DraftModel(Drafter):
         self,
         model: nn.Module,
         *,
+        tree: Sequence[int] | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -50,12 +56,16 @@ class DraftModel(Drafter):
         self.lm = CachedLM(model)
         self.tokenizer = tokenizer
         where = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        self._config = config or DraftModelConfig(model=where, temperature=temperature, top_k=top_k, top_p=top_p)
+        self._config = config or DraftModelConfig(
+            model=where, tree=tree, temperature=temperature, top_k=top_k, top_p=top_p
+        )
         own = warpers(self._config.temperature, self._config.top_k, self._config.top_p)
         self._own = None if own is None else Sampling(own, elementwise=True, greedy=self._config.temperature == 0)
-
-    # A greedy target is drafted for greedily, with candidates that are no samples.
-    emits = frozenset({Kind.IID, Kind.POINT})
+        self.fanouts = self._config.tree
+        self.branching = self.fanouts is not None and max(self.fanouts) > 1  # type: ignore[misc]
+        self.kind = Kind.NO_REPLACE if self.branching else Kind.IID
+        # A greedy target is drafted for greedily, with candidates that are no samples.
+        self.emits = frozenset({self.kind, Kind.POINT})  # type: ignore[misc]
 
     @property
     def config(self) -> DraftModelConfig:
@@ -96,8 +106,11 @@ class _Session(DraftSession):
         self._vocab, self._limit = lm.spec.vocab_size, context_length(lm.model)
         fitting = [row for row in context.rows if len(row.tokens) < self._limit]
         self._place = {row.index: place for place, row in enumerate(fitting)}
+        self._places = dict(self._place)  # of rows that have ended too
         self._samplings = drafter.samplings(context.rows)
-        self._heads: dict[int, int] = {}  # row index to the number of pending nodes that are known tokens
+        # Row index to the number of pending nodes that are known tokens, and the guesses that were run after them.
+        self._pending: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._shares: dict[int, Shares] = {}
         self._session: CachedSession | None = None
         if any(row.room > 2 for row in fitting):  # the prompt's pass emits one token, the last one is never drafted
             longest = min(self._limit, max(row.max_length for row in fitting))
@@ -112,81 +125,95 @@ class _Session(DraftSession):
             return [Draft.empty()] * len(rows)
         self._retire(rows)
         drafting = [rows[place] for place in active]
-        drafts = self._chains(drafting, [depths[place] for place in active], rng.fold(_DRAW))
+        shapes = [self._shape(rows[place], budgets[place], depths[place]) for place in active]
+        drafts = self._grow(drafting, shapes, rng.fold(_DRAW))
         made = dict(zip(active, drafts, strict=True))
         return [made.get(place, Draft.empty()) for place in range(len(rows))]
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            head = self._heads.pop(outcome.row.index, None)
-            if head is not None and self._session is not None:
-                # The last guess was never run, so of a wholly accepted chain one token is still missing.
-                ran = len(outcome.draft) - 1
-                self._session.commit(self._place[outcome.row.index], range(head + min(len(outcome.path), ran)))
+            index = outcome.row.index
+            if index in self._shares:
+                self._shares[index].observe(outcome)
+            if (pending := self._pending.pop(index, None)) is not None and self._session is not None:
+                head, opened = pending
+                # Guesses without guesses below them were never run: one that is kept is missing in the cache.
+                ran = {node: head + number for number, node in enumerate(opened)}
+                kept = [ran[node - 1] for node in outcome.path if node - 1 in ran]
+                self._session.commit(self._place[index], [*range(head), *kept])
 
-    def _chains(self, rows: Sequence[Row], depths: Sequence[int], rng: Rng) -> list[Draft]:
+    def follow(self, ancestors: Mapping[int, int]) -> None:
+        if self._session is None:
+            return
+        # A source without a place has ended, so whoever goes on from it has ended too.
+        alive = [(row, source) for row, source in ancestors.items() if source in self._place]
+        for row, _ in alive:
+            self._pending.pop(row, None)
+        self._session.follow({self._places[row]: self._place[source] for row, source in alive})
+        self._place.update({row: self._places[row] for row, _ in alive})
+
+    def _shape(self, row: Row, budget: Budget, depth: int) -> TreeShape:
+        """What to draft for a row, decided before anything is drawn."""
+        fanouts = self._drafter.fanouts
+        if fanouts is None:
+            return tree_shape(tuple(range(-1, depth - 1)))
+        most = min(max(fanouts), self._context.vocab_size)
+        if row.index not in self._shares:
+            self._shares[row.index] = Shares(most)
+        return best_shape([min(fan, most) for fan in fanouts], self._shares[row.index].values(), budget.nodes, depth)
+
+    def _grow(self, rows: Sequence[Row], shapes: Sequence[TreeShape], rng: Rng) -> list[Draft]:
         assert self._session is not None
         places = [self._place[row.index] for row in rows]
         missing = [self._known(row.tokens[self._session.length(at) :]) for row, at in zip(rows, places, strict=True)]
-        self._heads.update({row.index: len(new) for row, new in zip(rows, missing, strict=True)})
-        width, device = max(map(len, missing)), self._drafter.lm.device
-        tokens = host.send([new + [0] * (width - len(new)) for new in missing], device)
-        parents: list[Sequence[int]] = [range(-1, len(new) - 1) for new in missing]
-        at_end = None  # where each row's last node stands, if not at the end of the pass
-        if any(len(new) < width for new in missing):
-            at_end = torch.arange(len(rows), device=device), host.send([len(new) - 1 for new in missing], device)
-        chosen: list[Tensor] = []  # one [rows] a step
-        laws: list[Tensor] = []  # one [rows, vocab] a step, where the guesses are samples
+        heads = [len(new) for new in missing]
+        self._pending.update({
+            row.index: (head, shape.opened) for row, head, shape in zip(rows, heads, shapes, strict=True)
+        })  # fmt: skip
+        kind = Kind.POINT if self._context.greedy else self._drafter.kind
         samplings = [self._samplings[row.index] for row in rows]
-        for step in range(max(depths)):
-            logits, _ = self._session.extend(places, tokens, parents)
-            token, law = self._draw(rows, samplings, logits[:, -1] if at_end is None else logits[at_end], chosen, rng)
-            chosen.append(token)
-            if law is not None:
-                laws.append(law)
-            # The guess becomes the row's next node; a row that needs no further guess takes part as padding.
-            ends = [len(new) - 1 + step for new in missing]
-            parents = [(end,) if step + 1 < depth else () for end, depth in zip(ends, depths, strict=True)]
-            tokens, at_end = token[:, None].to(device), None
-        tokens = torch.stack(chosen, 1)  # [rows, deepest]
-        if self._context.greedy:
-            return [Draft.point(tokens[at, :depth]) for at, depth in enumerate(depths)]
-        q = torch.stack(laws, 1)  # [rows, deepest, vocab]
-        return [Draft.sampled(tokens[at, :depth], q[at, :depth]) for at, depth in enumerate(depths)]
 
-    def _draw(
-        self,
-        rows: Sequence[Row],
-        samplings: Sequence[Sampling],
-        logits: Tensor,
-        chosen: Sequence[Tensor],
-        rng: Rng,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next guess `[rows]` and the law `[rows, target vocab]` float64 it was drawn from."""
-        scores = self._fit(logits)
-        first = samplings[0]
+        def laws(step: Step) -> Tensor:
+            assert self._session is not None
+            if step.depth:
+                # A row without nodes of this depth takes part as padding.
+                parents = [[head - 1 + node for node in above] for head, above in zip(heads, step.above, strict=True)]
+                tokens = step.tokens.clamp(max=self._vocab - 1).to(self._drafter.lm.device)
+                logits, _ = self._session.extend(places, tokens, parents)
+            else:
+                tokens = host.send([new + [0] * (max(heads) - len(new)) for new in missing], self._drafter.lm.device)
+                logits, _ = self._session.extend(places, tokens, [range(-1, head - 1) for head in heads])
+                ends = host.send([head - 1 for head in heads], logits.device)  # where each row's last token stands
+                logits = logits[torch.arange(len(rows), device=logits.device), ends][:, None]
+            return self._laws(rows, samplings, step, logits)
+
+        return grow(shapes, laws, kind, rng, [(row.copy, row.rounds) for row in rows])
+
+    def _laws(self, rows: Sequence[Row], samplings: Sequence[Sampling], step: Step, logits: Tensor) -> Tensor:
+        """Laws `[rows, width, target vocab]` float64 of the children of a step's nodes; scores for a greedy target."""
+        scores, first = self._fit(logits), samplings[0]
         if first.elementwise and all(s is first for s in samplings):
-            scores = first.apply(rows[0].prefix(scores.device)[:, :1], scores)  # the prefix is not looked at
+            flat = scores.flatten(0, 1)
+            scores = first.apply(rows[0].prefix(scores.device)[:, :1], flat).view_as(scores)  # no prefix is looked at
         else:
-            below = torch.stack(list(chosen), 1) if chosen else scores.new_zeros(len(rows), 0, dtype=torch.int64)
-            scores = torch.cat([
-                sampling.apply(torch.cat([row.prefix(scores.device), below[i : i + 1]], 1), scores[i : i + 1])
-                for i, (row, sampling) in enumerate(zip(rows, samplings, strict=True))
-            ])  # fmt: skip
+            for i, (row, sampling) in enumerate(zip(rows, samplings, strict=True)):
+                prefix = row.prefix(scores.device)
+                for place in range(len(step.above[i]) if step.depth else 1):
+                    seen = torch.cat([prefix, step.below[i, place : place + 1]], 1) if step.depth else prefix
+                    scores[i, place] = sampling.apply(seen, scores[i, place : place + 1])[0]
         if self._context.greedy:
-            return best(scores), None
-        law = scores.softmax(-1, dtype=torch.float64)
-        if first.greedy:  # the draft model's own temperature is 0: a certainty, and a sample of itself
-            law = torch.zeros_like(law).scatter_(1, best(scores)[:, None], 1.0)
-        return rng.categorical(law, at=[(row.copy, row.rounds, len(chosen)) for row in rows]), law
+            return scores
+        if not first.greedy:
+            return scores.softmax(-1, dtype=torch.float64)
+        # The draft model's own temperature is 0: a certainty, and a sample of itself.
+        return torch.zeros_like(scores, dtype=torch.float64).scatter_(-1, best(scores)[..., None], 1.0)
 
     def _fit(self, logits: Tensor) -> Tensor:
         """Draft logits as float32 scores over the target's vocabulary; NaN and infinities cost acceptance only."""
         vocab = self._context.vocab_size
-        logits = logits if logits.shape[1] <= vocab else logits[:, :vocab]
-        scores = torch.nan_to_num(logits.float(), nan=-1e30, posinf=1e30, neginf=-1e30)
-        if scores.shape[1] < vocab:
-            scores = nn.functional.pad(scores, (0, vocab - scores.shape[1]), value=-torch.inf)
+        scores = torch.nan_to_num(logits[..., :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30)
+        if scores.shape[-1] < vocab:
+            scores = nn.functional.pad(scores, (0, vocab - scores.shape[-1]), value=-torch.inf)
         return scores.to(self._context.device)
 
     def _depth(self, row: Row, budget: Budget) -> int:

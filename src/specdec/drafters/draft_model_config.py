@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ class DraftModelConfig(StrategyConfig):
     type: Literal["draft-model"] = Field(default="draft-model", description="Name of the strategy.")
     model: str = Field(min_length=1, description="Hub id, folder, .gguf file or alias of the draft model.")
     dtype: Dtype | None = Field(default=None, description="Number type of the weights; null: as stored.")
+    tree: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        default=None, min_length=1, description="Most children of a node by depth, as in [3, 2, 1]; null: a chain."
+    )
     temperature: float | None = Field(
         default=None, ge=0, description="Temperature of the draft model; null: that of the target."
     )

@@ -1,0 +1,116 @@
+"""Growing a tree of draws, level by level: nothing that is drawn is sorted, pruned or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from specdec.core import host
+from specdec.core.draft import Draft, Kind
+from specdec.core.rng import Key, Rng
+from specdec.core.sampling import top
+from specdec.drafters.tree_shape import Level, TreeShape
+
+_FILL = 1e-6  # share of a law that is spread over the vocabulary, so that there is always one more token to draw
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The nodes of one depth whose children are to be drawn, the rows side by side; shorter rows are padded.
+
+    above: for each row its nodes' parents, counted among the nodes asked about so far: 0 is the anchor, i the i-th node
+        after it. The first step asks about the anchor, and `above` is empty.
+    depth: 0 for the anchor. width: nodes of the longest row.
+    """
+
+    above: tuple[tuple[int, ...], ...]
+    depth: int
+    width: int
+    _drawn: Tensor  # [rows, nodes], tokens drawn so far
+    _paths: tuple[tuple[tuple[int, ...], ...], ...]  # a row, a node
+
+    @cached_property
+    def below(self) -> Tensor:
+        """`[rows, width, depth]` int64: the tokens on the way from the anchor to each node, its own last."""
+        rows, padding = len(self._paths), (0,) * self.depth
+        index = [[*paths, *[padding] * (self.width - len(paths))] for paths in self._paths]
+        at = host.send(index, self._drawn.device).view(rows, self.width * self.depth)
+        return self._drawn.gather(1, at).view(rows, self.width, self.depth)
+
+    @property
+    def tokens(self) -> Tensor:
+        """`[rows, width]` int64: the nodes' own tokens, where they are not the anchor."""
+        return self.below[..., -1]
+
+
+Oracle = Callable[[Step], Tensor]
+"""The laws of children at the nodes of a step: `[rows, width, vocab]` probabilities in float64; padding is not read.
+
+For POINT candidates any scores will do.
+"""
+
+
+def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys: Sequence[Key]) -> list[Draft]:
+    """One draft a row, of the given shapes and one kind; the oracle is asked once a level.
+
+    NO_REPLACE: children are drawn one after another, without replacement, from the law at their parent. IID: with
+    replacement. POINT: the most probable tokens, no draws. keys: name each row's draws, beside the node drawn.
+
+    A shape is known before anything is drawn and whatever is drawn is in the draft, in draw order: what `Draft.sampled`
+    promises. Where several children are drawn without replacement, a millionth of their law is uniform: a law that is
+    cut to few tokens, as by top-p, would run dry.
+    """
+    deepest, most = max(shape.depth for shape in shapes), max(len(shape) for shape in shapes)
+    if not deepest:
+        return [Draft.empty()] * len(shapes)
+    drawn = torch.zeros(0)
+    laws: list[dict[int, Tensor]] = [{} for _ in shapes]  # a row: [vocab] by node, the anchor being 0
+    for depth in range(deepest):
+        levels = [shape.levels[depth] if depth < shape.depth else Level() for shape in shapes]
+        paths = tuple(tuple(shape.paths[n] for n in level.nodes) for shape, level in zip(shapes, levels, strict=True))
+        width = max(len(level.nodes) for level in levels)
+        law = oracle(Step(tuple(level.above for level in levels), depth, width, drawn, paths))
+        if not depth:
+            drawn = torch.zeros(len(shapes), most, dtype=torch.int64, device=law.device)
+        # Places with most children first, so that those of the j-th child are the first few.
+        places = sorted(
+            ((row, place) for row, level in enumerate(levels) for place in range(len(level.nodes))),
+            key=lambda at: -len(levels[at[0]].children[at[1]]),
+        )
+        children = [levels[row].children[place] for row, place in places]
+        row = host.send([row for row, _ in places], law.device)
+        law = law[row, host.send([place for _, place in places], law.device)]  # [places, vocab], a copy
+        if kind is Kind.POINT:
+            guesses = top(law, len(children[0]))  # [places, most children]
+        elif kind is Kind.NO_REPLACE:
+            several = sum(len(family) > 1 for family in children)
+            law[:several].mul_(1.0 - _FILL).add_(_FILL / law.shape[1])
+        left = law.clone() if kind is Kind.NO_REPLACE and len(children[0]) > 1 else law
+        for order in range(len(children[0])):
+            taking = [family[order] for family in children if len(family) > order]
+            n = len(taking)
+            if kind is Kind.POINT:
+                token = guesses[:n, order]
+            else:
+                at = [(*keys[place[0]], node) for place, node in zip(places, taking, strict=False)]
+                token = rng.categorical(left[:n], at=at)
+            drawn[row[:n], host.send(taking, law.device)] = token
+            if kind is Kind.NO_REPLACE and order + 1 < len(children[0]):
+                left[:n].scatter_(1, token[:, None], 0.0)
+        for index, (at, place) in enumerate(places):
+            laws[at][levels[at].nodes[place] + 1] = law[index]
+    return [_draft(shape, drawn[at, : len(shape)], laws[at], kind) for at, shape in enumerate(shapes)]
+
+
+def _draft(shape: TreeShape, tokens: Tensor, laws: dict[int, Tensor], kind: Kind) -> Draft:
+    if not len(shape):
+        return Draft.empty()
+    if kind is Kind.POINT:
+        return Draft.point(tokens, shape.parents)
+    nothing = torch.zeros_like(laws[0])  # the law of nodes without children, which nobody reads
+    q = torch.stack([laws.get(node, nothing) for node in range(max(laws) + 1)])
+    return Draft.sampled(tokens, q, shape.parents, replace=kind is Kind.IID)
