@@ -56,6 +56,9 @@ VERIFIERS = {
     v.RowsShareACoin: ("row-independence",),
     v.SilentlyApproximate: ("approximation-declared",),
     v.ReturnsNone: ("interface",),
+    v.WeightsForgotten: ("estimator-identity",),
+    v.RatiosAlone: ("estimator-identity",),
+    v.KeepsOldWeights: ("estimator-identity",),
 }
 SCHEDULERS = {
     p.NegativeBudget: ("budgets",),

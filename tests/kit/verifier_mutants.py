@@ -16,6 +16,8 @@ from specdec.core.state import Scores
 from specdec.core.verdict import RowVerdict, Verdict
 from specdec.verifiers.block import Block
 from specdec.verifiers.greedy import Greedy
+from specdec.verifiers.particles import Particles
+from specdec.verifiers.smc import SMC
 from specdec.verifiers.token import Token
 from specdec.verifiers.traversal import Traversal
 from specdec.verifiers.walk import Walk
@@ -195,3 +197,48 @@ class ReturnsNone(Walk):
 
     def verify(self, forest, laws, rng):
         super().verify(forest, laws, rng)
+
+
+class WeightsForgotten(SMC):
+    """Drafted tokens leave no weight."""
+
+    def __init__(self):
+        super().__init__(2, threshold=0.9)
+
+    def verify(self, forest, laws, rng):
+        verdict = super().verify(forest, laws, rng)
+        return replace(verdict, log_weights=torch.zeros_like(verdict.log_weights))
+
+
+class RatiosAlone(WeightsForgotten):
+    """p / q for every drafted token, and nothing in place of what q cannot give."""
+
+    judges = frozenset({Kind.IID})
+
+    def verify(self, forest, laws, rng):
+        last = forest.tables.length  # [rows]
+        p, q = laws.p_along_chains(last), forest.q_along_chains(laws.vocab_size, last)
+        x = forest.tokens[:, 1:, None]
+        ratio = (p[:, :-1].gather(2, x) / q[:, :-1].gather(2, x).clamp(min=1e-300))[..., 0]
+        ratio = torch.where(torch.arange(1, forest.width) <= last[:, None], ratio, 1.0)
+        token = rng.categorical(p[laws.rows, last], at=[(row.copy, row.rounds) for row in forest.rows])
+        return Verdict(last, token, torch.nn.functional.pad(ratio, (0, 1), value=1.0).log())
+
+
+class KeepsOldWeights(WeightsForgotten):
+    """Particles that were resampled by weight keep it, so that it counts twice."""
+
+    def verify(self, forest, laws, rng):
+        return SMC.verify(self, forest, laws, rng)
+
+    def gather(self, rows, rng):
+        return _Twice(rows, rng, 0.9, "systematic")
+
+
+class _Twice(Particles):
+    def ancestors(self, live):
+        old = {output: list(group.log_weights) for output, group in self._groups.items()}
+        moves = super().ancestors(live)
+        for output, group in self._groups.items():
+            group.log_weights = old[output]
+        return moves

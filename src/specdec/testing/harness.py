@@ -13,6 +13,7 @@ from specdec.core.draft import Draft
 from specdec.core.engine import Generation, Parts
 from specdec.core.errors import InvalidDraftError
 from specdec.core.interfaces import Drafter, DraftSession, Scheduler, ScheduleSession
+from specdec.core.population import spread
 from specdec.core.rng import Rng, TorchRng
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Context, Outcome, Round, Row
@@ -202,8 +203,12 @@ def generation_of(
     sampling: Sampling | None = None,
     eos: Sequence[int] = (),
     criteria: Sequence[Any] = (),
+    particles: int = 1,
 ) -> Generation:
-    """A generation that has not begun, of prompts that differ; both streams are folded from `rng`."""
+    """A generation that has not begun, of prompts that differ; both streams are folded from `rng`.
+
+    particles: rows of each prompt, which are one output together.
+    """
     rng = TorchRng(0) if rng is None else rng
     sampling = Sampling(greedy=False) if sampling is None else sampling
     limits = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else list(new_tokens)
@@ -215,7 +220,9 @@ def generation_of(
         for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
     )  # fmt: skip
     parts = Parts(target, drafter, verifier, scheduler)
-    return Generation(parts, rows, rng.fold(101), rng.fold(102) if verify_rng is None else verify_rng)
+    return Generation(
+        parts, spread(rows, particles), rng.fold(101), rng.fold(102) if verify_rng is None else verify_rng
+    )
 
 
 def finish(generation: Generation) -> tuple[tuple[int, ...], ...]:

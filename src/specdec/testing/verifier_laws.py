@@ -14,6 +14,7 @@ from specdec.testing.drafter_laws import compare
 from specdec.testing.harness import FULL
 from specdec.testing.honest import Style, TableDrafter
 from specdec.testing.laws import HashTable, LawCase, tables
+from specdec.testing.particle_laws import estimator_identity
 from specdec.testing.subject import Subject
 from specdec.testing.tabular import TabularTarget
 from specdec.testing.trial import Failure, NotApplicable, Trial, applies, hypothesis, reason_of
@@ -182,16 +183,6 @@ def same_as_plain(subject: Subject, trial: Trial) -> str:
     case = LawCase(FULL.opening((1, 0), 1), prompt=(1, 0), depth=1, nodes=1, rounds=2)
     compare(case, TabularTarget(case.p, 3), NoDraft(), subject.make(3), _LIMIT)
     return f"approximate: {verifier.bias_note}"
-
-
-def _weighted(subject: Subject) -> None:
-    raise NotApplicable("it reports no weights: no verdict carries any in this version of the interface")
-
-
-@applies(_weighted)
-def estimator_identity(subject: Subject, trial: Trial) -> str:
-    """A consistent verifier's weights give E[w f] = E_p[f]."""
-    raise NotImplementedError("verdicts carry no weights yet")
 
 
 @applies(exact_sampling)
