@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -76,6 +76,13 @@ def likeliest(logits: Tensor, count: int) -> Children:
     return tokens, logits.gather(-1, tokens) - logits.logsumexp(-1, keepdim=True)
 
 
+class Kept(NamedTuple):
+    """A draft and the log of its nodes' values, on the host or still on the device."""
+
+    draft: Draft
+    values: Sequence[float] | Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Grown:
     """All nodes that were looked at, parents first, on the device, `[rows, nodes]` each.
@@ -88,7 +95,7 @@ class Grown:
     parents: Tensor
     values: Tensor
 
-    def drafts(self, budgets: Sequence[Budget]) -> list[Draft]:
+    def drafts(self, budgets: Sequence[Budget]) -> list[Kept]:
         """The worthiest nodes of each row, as many as its budget allows and its costs justify; POINT candidates.
 
         The one device-to-host read of a tree. Among nodes of equal value the shallower ones are kept.
@@ -100,16 +107,14 @@ class Grown:
         parts = host.read(self.tokens.gather(1, order), self.parents.gather(1, order), order, values)
         made = []
         for row, budget in enumerate(budgets):
-            here = slice(row * count, (row + 1) * count)
-            tokens, parents, places, worth = (part[here] for part in parts)
-            nodes = worthwhile(worth, budget)
-            kept = sorted(range(nodes), key=places.__getitem__)
-            number = {places[node]: place for place, node in enumerate(kept)}
-            above = [number[parents[node]] if parents[node] >= 0 else -1 for node in kept]  # type: ignore[index]
-            made.append(Draft.point([int(tokens[node]) for node in kept], above))
+            tokens, parents, places, worth = (part[row * count : (row + 1) * count] for part in parts)
+            kept = sorted(range(worthwhile(worth, budget)), key=places.__getitem__)
+            number = {places[node]: place for place, node in enumerate(kept)} | {-1: -1}
+            draft = Draft.point([int(tokens[node]) for node in kept], [number[parents[node]] for node in kept])
+            made.append(Kept(draft, tuple(worth[node] for node in kept)))
         return made
 
-    def chains(self, budgets: Sequence[Budget]) -> list[Draft]:
+    def chains(self, budgets: Sequence[Budget]) -> list[Kept]:
         """What was grown with a fan-out of 1, as POINT chains whose tokens stay on the device.
 
         Costs are minded where reading is free.
@@ -119,7 +124,7 @@ class Grown:
             length = min(budget.depth, budget.nodes, len(tokens))
             if budget.cost is not None and budget.rate is not None and (known := host.peek(values)) is not None:
                 length = worthwhile(known[:length], budget)
-            made.append(Draft.point(tokens[:length]))
+            made.append(Kept(Draft.point(tokens[:length]), values[:length]))
         return made
 
 

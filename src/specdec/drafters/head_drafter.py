@@ -1,0 +1,70 @@
+"""What the drafters with an EAGLE head share: the head, what it needs of the target, and whether it fits."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar, TypeVar
+
+from specdec.core.contracts import Needs
+from specdec.core.draft import Kind
+from specdec.core.interfaces import Drafter, DraftSession, Target
+from specdec.core.state import Context
+from specdec.drafters.eagle_config import HeadDrafterConfig
+from specdec.drafters.head_session import HeadSession
+from specdec.heads.base import facts_of
+from specdec.heads.decoder import DecoderHead
+from specdec.heads.load import load_head
+
+_Self = TypeVar("_Self", bound="HeadDrafter")
+
+
+class HeadDrafter(Drafter):
+    """Drafts with a head that runs along the text beside the target, fed with the target's own states.
+
+    head: the trained head, or the folder or hub id that holds it. Options are those of the config.
+    """
+
+    kind: ClassVar[str]  # of the head
+    config_class: ClassVar[type[HeadDrafterConfig]]
+
+    def __init__(
+        self, head: DecoderHead | str | os.PathLike[str], *, config: HeadDrafterConfig | None = None, **options: Any
+    ) -> None:
+        if not isinstance(head, DecoderHead):
+            found = load_head(head, config.revision if config else None, kind=self.kind)
+            assert isinstance(found, DecoderHead)
+            head = found
+        elif head.kind != self.kind:
+            raise TypeError(f"drafter '{self.name}' takes a head of kind '{self.kind}', found one of '{head.kind}'")
+        self.head = head
+        where = head.where or head.config.target or "-"
+        self._config = config or self.config_class(checkpoint=where, **options)
+        shared = [("embed_tokens", head.config.own_embed), ("lm_head", head.config.own_lm_head)]
+        self.needs = Needs(head.features, tuple(name for name, own in shared if not own))  # type: ignore[misc]
+        self.branching = self.top_k > 1  # type: ignore[misc]
+        if not self.branching:
+            self.emits = frozenset({Kind.IID, Kind.POINT})  # type: ignore[misc]
+
+    @property
+    def config(self) -> HeadDrafterConfig:
+        return self._config
+
+    @property
+    def top_k(self) -> int:
+        """Nodes that are expanded at each depth, and children of each; 1 where chains are drafted."""
+        return 1
+
+    @property
+    def nodes(self) -> int:
+        """Most nodes of a draft."""
+        return self._config.depth
+
+    @classmethod
+    def from_config(cls: type[_Self], config: HeadDrafterConfig) -> _Self:
+        return cls(config.checkpoint, config=config)
+
+    def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
+        return self.head.fit_problems(facts_of(target)) + self.head.config.tokenizer_problems(tokenizer)
+
+    def begin(self, context: Context) -> DraftSession:
+        return HeadSession(self.head, context, self._config.depth, self.nodes, self.top_k)

@@ -1,0 +1,62 @@
+"""From a drafter's logits to the laws that its guesses are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec.core.sampling import Sampling, best
+from specdec.core.state import Row
+from specdec.drafters.sampled_tree import Step
+
+
+def laws(
+    rows: Sequence[Row],
+    samplings: Sequence[Sampling],
+    step: Step,
+    logits: Tensor,
+    ids: Tensor | None,
+    vocab: int,
+    device: torch.device,
+) -> Tensor:
+    """Laws `[rows, width, vocab]` float64 on `device` of the children of a step's nodes.
+
+    samplings: of each row, how scores become a law. logits: `[rows, width, own vocabulary]`; what is no number costs
+    acceptance only. ids: target ids of that vocabulary, ascending; None: it begins with the target's, and may be
+    shorter or longer than that.
+    """
+    first = samplings[0]
+    scores = torch.nan_to_num(logits[..., :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30).to(device)
+    if first.elementwise and all(sampling is first for sampling in samplings):
+        # No processor looks at a prefix, nor at what a token is called: the cut vocabulary will do.
+        flat = scores.flatten(0, 1)
+        law = _law(first.apply(rows[0].prefix(device)[:, :1], flat).view_as(scores), first.greedy)
+        return _spread(law, ids, vocab, 0.0)
+    scores = _spread(scores, ids, vocab, -torch.inf)
+    for at, (row, sampling) in enumerate(zip(rows, samplings, strict=True)):
+        prefix = row.prefix(device)
+        for place in range(len(step.above[at]) if step.depth else 1):
+            seen = torch.cat([prefix, step.below[at, place : place + 1]], 1) if step.depth else prefix
+            scores[at, place] = sampling.apply(seen, scores[at, place : place + 1])[0]
+    return _law(scores, first.greedy)
+
+
+def _law(scores: Tensor, greedy: bool) -> Tensor:
+    if not greedy:
+        return scores.softmax(-1, dtype=torch.float64)
+    # The drafter's own temperature is 0: a certainty, and a sample of itself.
+    return torch.zeros_like(scores, dtype=torch.float64).scatter_(-1, best(scores)[..., None], 1.0)
+
+
+def _spread(values: Tensor, ids: Tensor | None, vocab: int, fill: float) -> Tensor:
+    """`[..., own vocabulary]` as `[..., vocab]`, `fill` for tokens that are not in it."""
+    if ids is None and values.shape[-1] == vocab:
+        return values
+    out = values.new_full((*values.shape[:-1], vocab), fill)
+    if ids is None:
+        out[..., : values.shape[-1]] = values
+    else:
+        out[..., ids.to(values.device)] = values
+    return out

@@ -1,0 +1,331 @@
+"""EAGLE, EAGLE-2, EAGLE-3: the text is the target's, and the head's cache is that of the text's true states."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec import Decoder
+from specdec.core.draft import Kind
+from specdec.core.errors import IncompatibleError
+from specdec.core.state import Budget
+from specdec.drafters import Eagle, Eagle2, Eagle3, NoDraft
+from specdec.schedulers import Adaptive, Fixed
+from tests.drafters.eagles import DRAFTERS, features, fresh, kind_of, taught
+from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, VOCAB, llama, plain, target
+
+BATCH = {"attention_mask": RAGGED_MASK, "pad_token_id": 0}
+
+
+def with_head(name, head="taught", **options):
+    made = taught(kind_of(name)) if head == "taught" else fresh(kind_of(name))
+    return DRAFTERS[name](made, **options)
+
+
+def decoder(drafter, scheduler=None, model=None, **options):
+    return Decoder(target() if model is None else model, drafter, scheduler=scheduler or Fixed(5, 16), **options)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("head", ["fresh", "taught"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_text_is_that_of_generate(name, head):
+    speculating = decoder(with_head(name, head))
+    assert torch.equal(speculating.generate(PROMPT, max_new_tokens=30, do_sample=False), plain(max_new_tokens=30))
+    want = plain(RAGGED, max_new_tokens=20, **BATCH)
+    assert torch.equal(speculating.generate(RAGGED, max_new_tokens=20, do_sample=False, **BATCH), want)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_rows_that_end_at_different_rounds(name):
+    free = plain(RAGGED, max_new_tokens=40, **BATCH)
+    eos = [int(free[row, 6 + 5 + 7 * row]) for row in range(3)]
+    want = plain(RAGGED, max_new_tokens=40, eos_token_id=eos, **BATCH)
+    got = decoder(with_head(name)).generate(RAGGED, max_new_tokens=40, do_sample=False, eos_token_id=eos, **BATCH)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("prompts", ["one", "ragged"])
+@pytest.mark.parametrize("name", ["eagle2", "eagle3"])
+def test_sampled_text_of_trees_is_that_without_drafts(name, prompts):
+    ids, more = (PROMPT, {}) if prompts == "one" else (RAGGED, BATCH)
+    call = {"max_new_tokens": 30, "do_sample": True, "temperature": 0.8, "top_k": 20, "seed": 11, **more}
+    want = decoder(NoDraft()).generate(ids, **call)
+    drafter = with_head(name)
+    assert drafter.emits == {Kind.POINT}
+    assert torch.equal(decoder(drafter).generate(ids, **call), want)
+
+
+@pytest.mark.parametrize("name", ["eagle2", "eagle"])
+def test_samples_of_one_prompt_share_its_cache(name):
+    call = {"max_new_tokens": 20, "do_sample": True, "num_return_sequences": 4, "seed": 2}
+    speculating = decoder(with_head(name))
+    got = speculating.generate(PROMPT, **call)
+    assert len({tuple(row) for row in got.tolist()}) == 4
+    if name == "eagle2":
+        assert torch.equal(got, decoder(NoDraft()).generate(PROMPT, **call))
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_taught_head_is_believed(name):
+    out = decoder(with_head(name)).generate(PROMPT, max_new_tokens=50, do_sample=False, return_dict_in_generate=True)
+    assert out.stats.tokens_per_pass > 2.5
+    fresh_one = decoder(with_head(name, "fresh")).generate(
+        PROMPT, max_new_tokens=50, do_sample=False, return_dict_in_generate=True
+    )
+    assert fresh_one.stats.tokens_per_pass < 2.0
+
+
+class Watched:
+    """Lets a drafter draft and keeps its session, and what became of each round."""
+
+    def __init__(self, drafter):
+        self.drafter, self.sessions = drafter, []
+        begin = drafter.begin
+
+        def watched(context):
+            self.sessions.append(begin(context))
+            return self.sessions[-1]
+
+        drafter.begin = watched
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("head", ["fresh", "taught"])
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("prompts", ["one", "ragged", "copies"])
+def test_the_cache_holds_the_states_of_the_text(name, prompts, head):
+    drafter = with_head(name, head)
+    watched = Watched(drafter)
+    ids, more = {"one": (PROMPT, {}), "ragged": (RAGGED, BATCH), "copies": (PROMPT, {"num_return_sequences": 3})}[
+        prompts
+    ]
+    call = {"max_new_tokens": 24, "do_sample": True, "seed": 3, **more}
+    stream = decoder(drafter).stream(ids, **call)
+    rows, compared = {}, 0
+    for event in stream:
+        rows |= {outcome.row.index: outcome.row for outcome in event.rows}
+        if event.number % 4 != 3:
+            continue
+        (session,) = watched.sessions
+        for index, row in rows.items():
+            if row.done or index not in session._last:
+                continue
+            # Entries so far, as this round's draft left them; the states of the round itself wait.
+            held = session._session.length(session._place[index])
+            text = torch.tensor([row.tokens[: held + 1]])
+            model_head = drafter.head
+            with torch.no_grad():
+                known = model_head.fuse(features(target(), text, model_head.features))
+                want = model_head(text[:, 1:], known[:, :-1])
+            assert torch.allclose(session._last[index], want[0, -1], atol=1e-4)
+            compared += 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_drafts_are_those_of_the_head_run_from_the_start(name):
+    # Whatever the cache does, a draft is what the head says of the text when it is run without a cache.
+    drafter = with_head(name)
+    watched = Watched(drafter)
+    for event in decoder(drafter, Fixed(3, 8)).stream(RAGGED, max_new_tokens=12, do_sample=False, **BATCH):
+        for outcome in event.rows:
+            if not len(outcome.draft) or event.number % 4 != 3:
+                continue
+            text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
+            depths, head = outcome.draft.topology.depths, drafter.head
+            for node, token in enumerate(outcome.drafted):
+                path = [outcome.drafted[at - 1] for at in outcome.draft.topology.paths[node + 1]]
+                logits = alone(head, text, path[:-1])
+                best = head.to_target(logits.topk(min(4, len(logits)) if drafter.branching else 1).indices).tolist()
+                assert token in best, f"round {event.number}, depth {depths[node + 1]}"
+    assert len(watched.sessions) == 1
+
+
+def alone(head, text, path):
+    """Logits of the head after a text and some drafted tokens, without a cache."""
+    ids = torch.tensor([text])
+    with torch.no_grad():
+        states = head.fuse(features(target(), ids, head.features))[:, : len(text) - 1]
+        for step in range(len(path) + 1):
+            tokens = torch.tensor([[*text[1:], *path[:step]]])
+            out = head(tokens, states)
+            states = torch.cat([states, out[:, -1:]], 1)
+        return head.logits(out[0, -1])
+
+
+@pytest.mark.parametrize("broken", ["nan", "inf", "zero", "large"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_broken_heads_cost_speed_only(name, broken):
+    head = fresh(kind_of(name))
+    value = {"nan": float("nan"), "inf": float("inf"), "zero": 0.0, "large": 1e20}[broken]
+    with torch.no_grad():
+        head.fc.weight.fill_(value)
+    for sampled in (False, True):
+        call = {"max_new_tokens": 12, "do_sample": sampled, **BATCH}
+        want = plain(RAGGED, max_new_tokens=12, **BATCH)
+        got = decoder(DRAFTERS[name](head)).generate(RAGGED, **call, **({"seed": 1} if sampled else {}))
+        assert sampled or torch.equal(got, want)
+        assert ((got >= 0) & (got < VOCAB)).all()
+
+
+@pytest.mark.parametrize("own", [{}, {"own_lm_head": True}, {"own_embed": True, "own_lm_head": True}], ids=str)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_trimmed_vocabulary_guesses_target_ids(name, own):
+    kept = sorted({token * 5 % VOCAB for token in range(23)} | {30, 31})
+    head = fresh(kind_of(name), draft_ids=kept, **own)
+    drafter = DRAFTERS[name](head)
+    assert set(drafter.needs.shared) == {"embed_tokens", "lm_head"} - {
+        name for name, key in (("embed_tokens", "own_embed"), ("lm_head", "own_lm_head")) if own.get(key)
+    }
+    for event in decoder(drafter).stream(RAGGED, max_new_tokens=20, do_sample=False, **BATCH):
+        assert all(token in kept for outcome in event.rows for token in outcome.drafted)
+    sampled = {"do_sample": True, "temperature": 0.7, "top_k": 9, "repetition_penalty": 1.2, "seed": 4}
+    drafted = 0
+    for event in decoder(drafter).stream(PROMPT, max_new_tokens=20, **sampled):
+        drafted += sum(len(outcome.drafted) for outcome in event.rows)
+        assert all(token in kept for outcome in event.rows for token in outcome.drafted)
+    assert drafted
+    want = plain(RAGGED, max_new_tokens=20, **BATCH)
+    assert torch.equal(decoder(drafter).generate(RAGGED, max_new_tokens=20, do_sample=False, **BATCH), want)
+
+
+def test_q_of_a_chain_is_the_heads_law():
+    head = taught("eagle")
+    for event in decoder(Eagle(head), Fixed(3)).stream(PROMPT, max_new_tokens=12, do_sample=True, top_k=7, seed=5):
+        for outcome in event.rows:
+            for node in range(len(outcome.draft)):
+                text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
+                logits = alone(head, text, list(outcome.drafted[:node])).double()
+                logits[logits < logits.topk(7).values[-1]] = -torch.inf
+                assert set(outcome.draft.kinds) == {Kind.IID}
+                assert torch.allclose(outcome.draft.q[node], logits.softmax(-1), atol=1e-5)
+
+
+def test_a_later_turn_begins_after_the_states_that_are_missing():
+    drafter = with_head("eagle2")
+    speculating = decoder(drafter)
+    first = speculating.generate(PROMPT, max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
+    longer = torch.cat([first.sequences, torch.tensor([[3, 4, 5]])], 1)
+    want = plain(longer, max_new_tokens=20)
+    name = "cache" if getattr(first, "cache", None) is not None else "past_key_values"
+    watched = Watched(drafter)
+    again = speculating.generate(
+        longer, max_new_tokens=20, do_sample=False, return_dict_in_generate=True, **{name: first[name]}
+    )
+    assert torch.equal(again.sequences, want)
+    assert watched.sessions[0]._first[0] > 0 and again.stats.judged > 0
+
+
+def test_plain_rounds_between_drafts_are_made_up_for():
+    class Now(Fixed):
+        """Drafts in every third round."""
+
+        def begin(self, context, drafts):
+            session, count = super().begin(context, drafts), iter(range(1000))
+            plan = session.plan
+            session.plan = lambda rows: plan(rows) if next(count) % 3 == 2 else Budget(0, 0)
+            return session
+
+    for name in DRAFTERS:
+        got = decoder(with_head(name), Now(4, 12)).generate(RAGGED, max_new_tokens=16, do_sample=False, **BATCH)
+        assert torch.equal(got, plain(RAGGED, max_new_tokens=16, **BATCH))
+
+
+def test_nothing_runs_before_something_is_drafted():
+    drafter = with_head("eagle2")
+    watched = Watched(drafter)
+    decoder(drafter, Fixed(0)).generate(PROMPT, max_new_tokens=5, do_sample=False)
+    assert watched.sessions[0]._session is None
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_under_the_default_scheduler(name):
+    speculating = Decoder(target(), with_head(name), scheduler=Adaptive())
+    for _ in range(2):
+        got = speculating.generate(PROMPT, max_new_tokens=60, do_sample=False)
+        assert torch.equal(got, plain(max_new_tokens=60))
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_head_for_another_model_is_named(kind):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    wide = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB, hidden_size=48, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    )  # fmt: skip
+    name = "eagle2" if kind == "eagle" else "eagle3"
+    for model, words in [
+        (wide, "a hidden size of 32, but LlamaForCausalLM has 48"),
+        (llama(0, layers=5), "a number of layers of 2, but LlamaForCausalLM has 5"),
+        (llama(0, vocab=300), f"a vocabulary of {VOCAB}, but LlamaForCausalLM has 300"),
+    ]:
+        with pytest.raises(IncompatibleError) as caught:
+            Decoder(model, DRAFTERS[name](fresh(kind)))
+        assert words.replace("LlamaForCausalLM", "target 'hf'") in str(caught.value)
+
+
+def test_what_is_no_head_is_refused():
+    with pytest.raises(TypeError, match="takes a head of kind 'eagle', found one of 'eagle3'"):
+        Eagle2(fresh("eagle3"))
+    with pytest.raises(ValueError, match="neither an existing folder nor a hub id"):
+        Eagle("no/such/head")
+    with pytest.raises(ValueError, match="depth"):
+        Eagle(fresh("eagle"), depth=0)
+
+
+def test_saved_heads_and_configs(tmp_path):
+    fresh("eagle").save(tmp_path / "one")
+    fresh("eagle3").save(tmp_path / "three")
+    made = Eagle2(tmp_path / "one", top_k=3, nodes=9)
+    assert made.config.checkpoint == str(tmp_path / "one") and (made.top_k, made.nodes) == (3, 9)
+    again = Eagle2.from_config(made.config)
+    assert again.config == made.config
+    assert torch.equal(again.head.fc.weight, fresh("eagle").fc.weight)
+    chain = Eagle3.from_config(Eagle3(tmp_path / "three", shape="chain", depth=3).config)
+    assert not chain.branching and chain.emits == {Kind.IID, Kind.POINT} and chain.nodes == 3
+    with pytest.raises(ValueError, match="holds a head of kind 'eagle', expected 'eagle3'"):
+        Eagle3(tmp_path / "one")
+    text = Decoder(target(), made, scheduler=Fixed(4, 9)).generate(PROMPT, max_new_tokens=20, do_sample=False)
+    assert torch.equal(text, plain(max_new_tokens=20))
+
+
+def test_a_bfloat16_head_serves_a_float32_target_and_stays_as_it_is():
+    head = fresh("eagle").to(torch.bfloat16)
+    got = decoder(Eagle2(head)).generate(PROMPT, max_new_tokens=20, do_sample=False)
+    assert torch.equal(got, plain(max_new_tokens=20)) and head.dtype == torch.bfloat16
+
+
+def test_confidences_are_the_values_of_the_nodes():
+    drafter = with_head("eagle2")
+    watched = Watched(drafter)
+    for event in decoder(drafter, Fixed(3, 8)).stream(PROMPT, max_new_tokens=10, do_sample=False):
+        (outcome,) = event.rows
+        if not len(outcome.draft):
+            continue
+        known = watched.sessions[0].confidences(outcome.row)
+        assert len(known) == len(outcome.draft)
+        text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
+        for node, path in enumerate(outcome.draft.topology.paths[1:]):
+            tokens = [outcome.drafted[at - 1] for at in path]
+            worth = 1.0
+            for length, token in enumerate(tokens):
+                worth *= float(alone(drafter.head, text, tokens[:length]).softmax(-1)[token])
+            assert float(known[node]) == pytest.approx(worth, rel=1e-3)
+
+
+def test_a_rows_draft_does_not_depend_on_the_batch():
+    drafter = with_head("eagle2")
+    together, each = {}, {}
+    for event in decoder(drafter).stream(RAGGED, max_new_tokens=15, do_sample=False, **BATCH):
+        for outcome in event.rows:
+            together.setdefault(outcome.row.index, []).append((outcome.drafted, outcome.draft.parents))
+    for row in range(len(RAGGED)):
+        ids = RAGGED[row, RAGGED_MASK[row] == 1][None]
+        for event in decoder(drafter).stream(ids, max_new_tokens=15, do_sample=False):
+            for outcome in event.rows:
+                each.setdefault(row, []).append((outcome.drafted, outcome.draft.parents))
+    assert together == each
