@@ -8,6 +8,9 @@ from specdec._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from specdec.drafters.draft_model import DraftModel
+    from specdec.drafters.eagle import Eagle
+    from specdec.drafters.eagle2 import Eagle2
+    from specdec.drafters.eagle3 import Eagle3
     from specdec.drafters.first import First
     from specdec.drafters.jacobi import Jacobi
     from specdec.drafters.lookahead import Lookahead
@@ -16,12 +19,27 @@ if TYPE_CHECKING:
     from specdec.drafters.none import NoDraft
     from specdec.drafters.prompt_lookup import PromptLookup
 
-__all__ = ["DraftModel", "First", "Jacobi", "Lookahead", "Medusa", "Merge", "NoDraft", "PromptLookup"]
+__all__ = [
+    "DraftModel",
+    "Eagle",
+    "Eagle2",
+    "Eagle3",
+    "First",
+    "Jacobi",
+    "Lookahead",
+    "Medusa",
+    "Merge",
+    "NoDraft",
+    "PromptLookup",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "DraftModel": "specdec.drafters.draft_model",
+        "Eagle": "specdec.drafters.eagle",
+        "Eagle2": "specdec.drafters.eagle2",
+        "Eagle3": "specdec.drafters.eagle3",
         "First": "specdec.drafters.first",
         "Jacobi": "specdec.drafters.jacobi",
         "Lookahead": "specdec.drafters.lookahead",
