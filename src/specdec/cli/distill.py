@@ -46,8 +46,9 @@ def distill(
 
     import specdec
     from specdec.heads import distill as heads
-    from specdec.heads.prompts import FilePrompts, Passage, Recipe, TemplatePrompts
+    from specdec.heads.prompts import FilePrompts, Passage, Recipe
     from specdec.heads.shards import ShardWriter, fingerprint
+    from specdec.heads.template_prompts import TemplatePrompts
 
     limits = (max_new_tokens, max_new_tokens * 3 // 4)
     recipe: Recipe

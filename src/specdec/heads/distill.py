@@ -14,10 +14,12 @@ from torch import Tensor
 from specdec.core import host
 from specdec.core.rng import TorchRng
 from specdec.heads.chat import ChatFormat
-from specdec.heads.packed import Chunk, PackedRows
-from specdec.heads.prompts import Passage, Recipe, Request, passage_of
-from specdec.heads.shards import Dialogue, ShardReader, ShardWriter
-from specdec.targets.compat import cache_keyword, parameters
+from specdec.heads.choose import draw, first_best
+from specdec.heads.dialogue import Dialogue
+from specdec.heads.packed import Chunk
+from specdec.heads.prompts import Passage, Recipe, Request
+from specdec.heads.rows import Rows, fastest_rows
+from specdec.heads.shards import ShardReader, ShardWriter
 
 __all__ = ["Distiller", "Progress"]
 
@@ -59,15 +61,17 @@ class Progress:
 class Distiller:
     """Makes the dialogues of a recipe with one model and writes them to shards.
 
-    model is used up: its attention is replaced. slots: dialogues at a time. temperature: of answers that are not
-    greedy; the noise is keyed by dialogue and position, so a dialogue does not depend on its neighbours. A dialogue
-    is dropped where the target's own user turn is no text, where an answer is little but a repetition, or where its
-    prompt is longer than `longest`, the tokens that a dialogue may have.
+    rows: how the target is run; it must not be used elsewhere meanwhile. stops: ids that end an answer. temperature: of
+    answers that are not greedy; the noise is keyed by dialogue and position, so a dialogue does not depend on its
+    neighbours. longest: tokens that a dialogue may have. shard_tokens: answer tokens of a shard.
+
+    An answer that goes round in circles ends there. A dialogue is dropped where its first answer is little else, where
+    its prompt is too long, or where the user's turn that the target wrote is empty, too long or no text.
     """
 
     def __init__(
         self,
-        rows: PackedRows,
+        rows: Rows,
         tokenizer: Any,
         recipe: Recipe,
         writer: ShardWriter,
@@ -94,13 +98,14 @@ class Distiller:
         self.progress = Progress()
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any, recipe: Recipe, writer: ShardWriter, *, slots: int, **options: Any) -> Distiller:
-        """For a loaded model, whose attention is replaced; `slots` dialogues at a time."""
+    def of(
+        cls, model: Any, tokenizer: Any, recipe: Recipe, writer: ShardWriter, *, slots: int, **options: Any
+    ) -> Distiller:
+        """For a model of its own, whose attention may be replaced; `slots` dialogues at a time."""
         config = getattr(model, "generation_config", None)
         ends = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
         stops = frozenset(i for end in ends if end is not None for i in (end if isinstance(end, list) else [end]))
-        rows = PackedRows(model, slots, cache_keyword(parameters(model)) or "past_key_values")
-        return cls(rows, tokenizer, recipe, writer, stops=stops, **options)
+        return cls(fastest_rows(model, slots), tokenizer, recipe, writer, stops=stops, **options)
 
     @torch.inference_mode()
     def run(
@@ -143,13 +148,15 @@ class Distiller:
     def _admit(self, count: int) -> None:
         """Give free slots to the next dialogues of the recipe, as many prompt tokens as a pass should take."""
         free = [slot for slot in range(self._passes.rows) if slot not in self._rows]
-        room, fresh, later = PREFILL, [], deque[_Row]()
+        room, later = PREFILL, deque[_Row]()
+        fresh: list[_Row] = []
         while free and room > 0:
             row = self._waiting.popleft() if self._waiting else self._new_row(count)
             if row is None:
                 break
             row.base, row.shared = self._base(row)
-            if any(_common(row.ids, other.ids) > row.shared + 32 for other in fresh if other.request.number == row.request.number ^ 1):
+            partner = next((other for other in fresh if other.request.number == row.request.number ^ 1), None)
+            if partner is not None and _common(row.ids, partner.ids) > row.shared + 32:
                 later.append(row)  # its neighbour's keys will be there after this pass
                 continue
             slot = self._place(free, row)
@@ -223,14 +230,14 @@ class Distiller:
 
     def _chosen(self, logits: Tensor, rows: Sequence[_Row]) -> Tensor:
         """`[rows]`: the best token of greedy answers, a drawn one of others."""
-        chosen = _first_best(logits)
+        chosen = first_best(logits)
         drawn = [i for i, row in enumerate(rows) if row.writing or not row.request.greedy]
         if drawn:
             heat = [1.0 if rows[i].writing else self._temperature for i in drawn]
             keys = [(rows[i].request.number, len(rows[i].ids)) for i in drawn]
             where = host.send(drawn, logits.device)
             warm = logits[where].float() / host.send(heat, logits.device, torch.float32)[:, None]
-            chosen[where] = _draw(warm.softmax(-1), self._rng, keys)
+            chosen[where] = draw(warm.softmax(-1), self._rng, keys)
         return chosen
 
     def _take(self, row: _Row, token: int) -> bool:
@@ -303,7 +310,7 @@ class Distiller:
             return
         start, end = dialogue.spans[0]
         text = self._tokenizer.decode(dialogue.ids[start:end], skip_special_tokens=True)
-        if (passage := passage_of(topic, text)) is not None:
+        if (passage := Passage.of(topic, text)) is not None:
             self._passages[dialogue.number] = passage
 
     def _flush(self) -> None:
@@ -331,28 +338,3 @@ def _period(ids: Sequence[int], begun: int) -> int:
         if all(ids[-i] == ids[-i - period] for i in range(1, span - period + 1)):
             return period
     return 0
-
-
-def _blocks(values: Tensor, fill: float) -> Tensor:
-    """`[rows, vocab]` as `[rows, blocks, size]`, about square."""
-    size = 1 << max(1, (values.shape[1].bit_length() + 1) // 2)
-    short = -values.shape[1] % size
-    if short:
-        values = torch.nn.functional.pad(values, (0, short), value=fill)
-    return values.view(len(values), -1, size)
-
-
-def _first_best(logits: Tensor) -> Tensor:
-    """argmax over `[rows, vocab]`, the first of equals, in two stages: that of long rows is slow on the CPU."""
-    blocks = _blocks(logits, float("-inf"))
-    block = blocks.amax(-1).float().argmax(-1)  # [rows]
-    inside = blocks.gather(1, block[:, None, None].expand(-1, 1, blocks.shape[2]))[:, 0]
-    return block * blocks.shape[2] + inside.float().argmax(-1)
-
-
-def _draw(p: Tensor, rng: TorchRng, keys: Sequence[tuple[int, int]]) -> Tensor:
-    """One token a row from `p` `[rows, vocab]`: its block first, then one of it, so that no long row is summed up."""
-    blocks = _blocks(p, 0.0)
-    block = rng.categorical(blocks.sum(-1), [(*key, 0) for key in keys])
-    inside = blocks.gather(1, block[:, None, None].expand(-1, 1, blocks.shape[2]))[:, 0]
-    return block * blocks.shape[2] + rng.categorical(inside, [(*key, 1) for key in keys])
