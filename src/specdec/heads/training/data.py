@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from specdec.core.errors import DataError
 from specdec.heads.shards import ShardReader
 
-__all__ = ["Batches", "Corpus", "Text"]
+__all__ = ["Batches", "Corpus", "Text", "fingerprint"]
 
 BUCKETS = 64  # batches whose texts are sorted by length together
 
@@ -42,24 +43,37 @@ class Text:
 class Corpus:
     """The dialogues of a reader's shards, parted into training and held out by the hash of their prompts.
 
-    share: held out. length: longer dialogues are cut to as many tokens. first: read so many shards only.
-    shards: all texts, a list a shard.
-    Raises DataError, as the reader does, where a shard is broken.
+    share: held out. length: longer dialogues are cut to as many tokens. only: marks of the shards to take, in this
+    order, where data has grown since; None takes all.
+    shards: all texts, a list a shard. marks: a short hash of each of these lists.
+    Raises DataError, as the reader does, where a shard is broken, and where one of `only` is not there.
     """
 
-    def __init__(self, reader: ShardReader, share: float, length: int, first: int | None = None) -> None:
-        self.shards: list[list[Text]] = []
-        self.train: list[Text] = []
-        self.held_out: list[Text] = []
-        for path, entry in reader.shards[:first]:
+    def __init__(self, reader: ShardReader, share: float, length: int, only: Sequence[str] | None = None) -> None:
+        found: dict[str, list[tuple[Text, float]]] = {}
+        for path, entry in reader.shards:
             texts = []
             for dialogue in reader.read(path, entry):
                 spans = tuple((start, min(end, length)) for start, end in dialogue.spans if start < length)
-                place = (len(self.shards), len(texts))
-                text = Text(torch.tensor(dialogue.ids[:length]), spans, dialogue.greedy, place)
-                texts.append(text)
-                (self.held_out if dialogue.fraction < share else self.train).append(text)
-            self.shards.append(texts)
+                text = Text(torch.tensor(dialogue.ids[:length]), spans, dialogue.greedy)
+                texts.append((text, dialogue.fraction))
+            found[fingerprint([text for text, _ in texts])] = texts
+        self.marks = tuple(found if only is None else only)
+        if missing := [mark for mark in self.marks if mark not in found]:
+            raise DataError(
+                f"{len(missing)} of the {len(self.marks)} shards that the run was begun with are not in the data any "
+                "more (or are cut at another length): name the folders that it was begun with"
+            )
+        self.shards: list[list[Text]] = []
+        self.train: list[Text] = []
+        self.held_out: list[Text] = []
+        for mark in self.marks:
+            shard = []
+            for text, fraction in found[mark]:
+                placed = replace(text, place=(len(self.shards), len(shard)))
+                shard.append(placed)
+                (self.held_out if fraction < share else self.train).append(placed)
+            self.shards.append(shard)
 
     def measured(self, tokens: int) -> list[Text]:
         """Held-out texts with about so many tokens of answers, greedy ones if there are any."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.core.errors import CheckpointError
-from specdec.heads.training.data import Text, fingerprint
+from specdec.heads.training.data import Corpus
 from specdec.heads.training.disk import named
 from specdec.targets.taps import Taps, available
 
@@ -50,115 +50,99 @@ class Features:
 class FeatureStore:
     """States of whole shards in bfloat16 files, each written whole or not at all, for several heads to read.
 
-    folder: holds one safetensors file a shard and name. target: what `mark_of` says of the model; a file that was
-    written for another model, or for another shard, is refused with CheckpointError when it is read.
+    folder: holds one safetensors file a shard and name; the files of other texts in it are left alone. corpus: its
+    `shards`, which batches point into by `places`, and their `marks`. target: what `mark_of` says of the model; a file
+    that was written for another model is refused with CheckpointError.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], names: Sequence[str], target: str) -> None:
-        self.folder, self.names, self.target = Path(folder), tuple(names), target
-        self._open: dict[tuple[str, int], tuple[Any, list[int]]] = {}
+    def __init__(self, folder: str | os.PathLike[str], names: Sequence[str], target: str, corpus: Corpus) -> None:
+        self.folder, self.names, self.target, self.corpus = Path(folder), tuple(names), target, corpus
+        self._open: dict[tuple[str, int], Any] = {}
+        self._starts = [list(accumulate((len(text.ids) for text in shard), initial=0)) for shard in corpus.shards]
 
     def fill(
         self,
-        shards: Sequence[Sequence[Text]],
         features: Callable[[dict[str, Tensor]], dict[str, Tensor]],
         progress: Callable[[int], None] = lambda tokens: None,
         turn: tuple[int, int] = (0, 1),
     ) -> None:
         """Compute what is not there yet, shard by shard; progress is told of tokens as they are done.
 
-        turn: (i, n) takes each n-th shard from the i-th on, where several processes fill one store.
-
-        features: what `Features` of (at least) these names returns. Raises CheckpointError, naming the cause, where a
-        file cannot be written, as on a full disk; shards that were finished before stay.
+        features: what `Features` of (at least) these names returns. turn: (i, n) takes each n-th shard from the i-th
+        on, where several processes fill one store. Raises CheckpointError, naming the cause, where a file cannot be
+        written, as on a full disk; shards that were finished before stay.
         """
         from safetensors.torch import save_file
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for number, shard in enumerate(shards):
-            if number % turn[1] != turn[0]:
-                continue
+        for number in range(turn[0], len(self.corpus.shards), turn[1]):
+            shard, starts = self.corpus.shards[number], self._starts[number]
             if all(self._path(name, number).is_file() for name in self.names):
-                progress(sum(len(text.ids) for text in shard))
+                progress(starts[-1])
                 continue
-            lengths = [len(text.ids) for text in shard]
-            starts = [0]
-            for length in lengths:
-                starts.append(starts[-1] + length)
             states: dict[str, Tensor] = {}
-            for batch in _by_length(lengths):
+            for batch in _by_length([len(text.ids) for text in shard]):
                 ids = nn.utils.rnn.pad_sequence([shard[i].ids for i in batch], batch_first=True)
                 for name, value in features({"input_ids": ids}).items():
                     if name not in states:
                         states[name] = torch.empty(starts[-1], value.shape[-1], dtype=torch.bfloat16)
                     for row, i in enumerate(batch):
-                        states[name][starts[i] : starts[i + 1]] = value[row, : lengths[i]]
-                progress(sum(lengths[i] for i in batch))
-            about = {"target": self.target, "shard": fingerprint(shard), "lengths": json.dumps(lengths)}
-            for name in self.names:
-                path = self._path(name, number)
-                part = path.with_suffix(f".{os.getpid()}.tmp")
-                try:
-                    with named(self.folder, "the target's features"):
-                        save_file({"states": states[name]}, part, metadata=about)
+                        states[name][starts[i] : starts[i + 1]] = value[row, : len(shard[i].ids)]
+                progress(sum(len(shard[i].ids) for i in batch))
+            with named(self.folder, "the target's features"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for name in self.names:
+                    path = self._path(name, number)
+                    part = path.with_suffix(f".{os.getpid()}.tmp")
+                    try:
+                        save_file({"states": states[name]}, part, metadata={"target": self.target})
                         os.replace(part, path)
-                finally:
-                    part.unlink(missing_ok=True)
+                    finally:
+                        part.unlink(missing_ok=True)
 
-    def check(self, shards: Sequence[Sequence[Text]]) -> None:
-        """Raise CheckpointError where a file is broken, or was made for another model or other text."""
-        for number, shard in enumerate(shards):
+    def check(self) -> None:
+        """Raise CheckpointError where a file is missing, broken, or was made for another model."""
+        for number in range(len(self.corpus.shards)):
             for name in self.names:
-                self._slices(name, number, fingerprint(shard))
+                self._states(name, number)
 
     def __call__(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Name to `[b, n, size]` bfloat16 on the CPU for the dialogues at `batch["places"]`; zeros where padded."""
+        """Name to `[b, n, size]` bfloat16 on the CPU for the texts at `batch["places"]`; zeros where padded."""
         width = batch["input_ids"].shape[1]
         found: dict[str, Tensor] = {}
         for name in self.names:
             rows = []
             for shard, number, length in batch["places"].tolist():
-                states, starts = self._slices(name, shard)
-                rows.append(states[starts[number] : starts[number] + length])
+                start = self._starts[shard][number]
+                rows.append(self._states(name, shard)[start : start + length])
             out = rows[0].new_zeros(len(rows), width, rows[0].shape[-1])
             for place, row in zip(out, rows, strict=True):
                 place[: len(row)] = row
             found[name] = out
         return found
 
-    def _slices(self, name: str, shard: int, text: str | None = None) -> tuple[Any, list[int]]:
-        key = (name, shard)
-        if key in self._open and text is None:
-            return self._open[key]
-        from safetensors import SafetensorError, safe_open
+    def _states(self, name: str, shard: int) -> Any:
+        """A file's tensor, of which slices are read as they are asked for."""
+        if (name, shard) not in self._open:
+            from safetensors import SafetensorError, safe_open
 
-        path = self._path(name, shard)
-        try:
-            file = safe_open(path, framework="pt")
-            about = file.metadata() or {}
-            states, lengths = file.get_slice("states"), json.loads(about["lengths"])
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise CheckpointError(
-                f"{path} is not a whole file of features: {error}. Remove it to make it anew"
-            ) from error
-        if about.get("target") != self.target:
-            raise CheckpointError(
-                f"{path} holds features of another model ({about.get('target')}, expected {self.target}). "
-                "Give each target a folder of its own"
-            )
-        if text is not None and about.get("shard") != text:
-            raise CheckpointError(
-                f"{path} holds features of other text than shard {shard} of the data (or cut at another length). "
-                "Remove it to make it anew, or give the data a folder of its own"
-            )
-        starts = [0]
-        for length in lengths:
-            starts.append(starts[-1] + length)
-        self._open[key] = (states, starts)
-        return self._open[key]
+            path = self._path(name, shard)
+            try:
+                file = safe_open(path, framework="pt")
+                states, target = file.get_slice("states"), (file.metadata() or {}).get("target")
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{path} is not a whole file of features: {error}. Remove it to make it anew"
+                ) from error
+            if target != self.target:
+                raise CheckpointError(
+                    f"{path} holds features of another model ({target}, expected {self.target}). "
+                    "Give each target a folder of its own"
+                )
+            self._open[name, shard] = states
+        return self._open[name, shard]
 
     def _path(self, name: str, shard: int) -> Path:
-        return self.folder / f"{name.replace(':', '-')}-{shard:05}.safetensors"
+        return self.folder / f"{name.replace(':', '-')}-{self.corpus.marks[shard]}.safetensors"
 
 
 def mark_of(model: Any) -> str:
@@ -172,7 +156,7 @@ def mark_of(model: Any) -> str:
 
 
 def _by_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices in batches of at most BATCH tokens, dialogues of about equal length together."""
+    """Indices in batches of at most BATCH tokens, texts of about equal length together."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= BATCH:

@@ -113,6 +113,8 @@ def train(
     progress = Progress(steps, None if recipe.minutes is None else 60 * recipe.minutes, spent)
     conductor = trainer_module.Conductor(recipe, progress, about, lambda: trainee.save(out))
     conductor.watch(objective)
+    if found is not None:
+        conductor.history = found[1]["measured"]
     trainer = trainer_module.HeadTrainer(
         objective, source, recipe, progress, args, batches, measured, [conductor, *callbacks]
     )
@@ -130,10 +132,11 @@ def train(
         finished=not conductor.stopped,
         steps=trainer.state.global_step,
         seconds=round(progress.spent, 1),
-        measured=trainer.history,
+        measured=conductor.history,
         about={
-            **about,
+            **{key: value for key, value in about.items() if key != "shards"},
             "specdec": __version__,
+            "shards": len(corpus.shards),
             "target": name or public_name(model),
             "recipe": recipe.model_dump(mode="json"),
             "options": options,
@@ -183,7 +186,7 @@ def _data(
         "kind": recipe.kind,
         "numbers": recipe.digest(),
         "target_weights": mark_of(model),
-        "shards": len(corpus.shards),
+        "shards": list(corpus.marks),
         "data": fingerprint(corpus.train),
     }
     if found is not None:
@@ -191,13 +194,12 @@ def _data(
             "kind": "kind of head",
             "numbers": "recipe",
             "target_weights": "target",
-            "shards": "number of shards",
             "data": "data",
         }
         if differ := [
-            f"{what[key]}: {found[1].get(key)}, now {value}"
-            for key, value in about.items()
-            if found[1].get(key) != value
+            f"{text}: {found[1].get(key)}, now {about[key]}"
+            for key, text in what.items()
+            if found[1].get(key) != about[key]
         ]:
             raise CheckpointError(
                 f"the run in {found[0].parent.parent} cannot be resumed, it was begun with another "
@@ -213,7 +215,7 @@ def _filled(
     from accelerate import PartialState
 
     state = PartialState()
-    kept = FeatureStore(store, features.names, mark_of(model))
+    kept = FeatureStore(store, features.names, mark_of(model), corpus)
     total, done, told = sum(len(text.ids) for shard in corpus.shards for text in shard), 0, 0.0
 
     def tell(tokens: int) -> None:
@@ -223,9 +225,9 @@ def _filled(
             told = done / total
             say(f"features: {done} of {total} tokens")
 
-    kept.fill(corpus.shards, features, tell, turn=(state.process_index, state.num_processes))
+    kept.fill(features, tell, turn=(state.process_index, state.num_processes))
     state.wait_for_everyone()
-    kept.check(corpus.shards)
+    kept.check()
     return kept
 
 

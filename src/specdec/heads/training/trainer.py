@@ -55,7 +55,6 @@ class HeadTrainer(Trainer):
         self.remove_callback(PrinterCallback)  # who shows progress is among the callbacks
         self.objective, self.source, self.recipe, self.progress = objective, source, recipe, progress
         self.held_out = held_out
-        self.history: list[dict[str, float]] = []
         self._seen: dict[str, Any] = {"steps": 0, "token_loss": 0.0, "answers": 0, "since": time.monotonic()}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -86,12 +85,11 @@ class HeadTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Measure on all held-out batches; logged, kept in `history`, and returned."""
+        """Measure on all held-out batches; logged and returned."""
         if not len(self.held_out):
             return {}
         began = time.monotonic()
         figures = self.measure()
-        self.history.append({"step": self.state.global_step, **figures})
         self.log({f"held_out_{name}": value for name, value in figures.items()})
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
         self._seen["since"] += time.monotonic() - began
@@ -133,13 +131,14 @@ class HeadTrainer(Trainer):
 class Conductor(TrainerCallback):
     """Keeps the time, decides when to measure, save and stop, and marks checkpoints that are whole.
 
-    about: what a resumed run must find again. saved: called when a checkpoint is whole. stopped: whether the run was
+    about: what a resumed run must find again. saved: called when a checkpoint is written. stopped: whether the run was
     asked to stop before its end.
     """
 
     def __init__(self, recipe: Recipe, progress: Progress, about: dict[str, Any], saved: Callable[[], None]) -> None:
         self.recipe, self.progress, self.about, self.saved = recipe, progress, about, saved
         self.stopped = False
+        self.history: list[dict[str, float]] = []
         self._objective: Objective | None = None
         self._done = {"measure": 0, "save": 0}
 
@@ -149,6 +148,9 @@ class Conductor(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         share = self.progress.of(state.global_step)
         self._done = {"measure": int(share / self.recipe.measure_every), "save": int(share / self.recipe.save_every)}
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **_: Any) -> None:
+        self.history.append({"step": state.global_step, **metrics})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         assert self._objective is not None
@@ -175,7 +177,8 @@ class Conductor(TrainerCallback):
             return
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self.saved()
-        (folder / MARK).write_text(json.dumps({**self.about, "spent": self.progress.spent}) + "\n", encoding="utf-8")
+        mark = {**self.about, "spent": self.progress.spent, "measured": self.history}
+        (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
 
     def _agree(self) -> None:
         """The first process's clock, and a wish to stop of any process, count for all."""
