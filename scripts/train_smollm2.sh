@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes the heads of checkpoints/smollm2-135m again: the target writes the data, its states are stored once, and every
+# head is trained on them. Each step goes on where it was stopped when this is run again.
+#
+#   DATA=...     folder for data and features (about 2 GB and 5 GB a million tokens); by default build/smollm2-135m
+#   TOKENS=...   tokens of answers to write
+#   EAGLE=... MEDUSA=... EAGLE3=... DRAFT=...   minutes of training, on two cores
+set -eu
+cd "$(dirname "$0")/.."
+DATA=${DATA:-build/smollm2-135m}
+OUT=${OUT:-checkpoints/smollm2-135m}
+TOKENS=${TOKENS:-1000000}
+TARGET=smollm2-135m
+
+# `again FOLDER` is --resume where a run has left something in FOLDER.
+again() { if [ -e "$1/index.json" ] || [ -d "$1/checkpoints" ]; then echo --resume; fi; }
+# A head that is finished says so beside its weights, and is not trained again.
+finished() { grep -q '"finished": true' "$1/training.json" 2>/dev/null; }
+
+specdec distill "$TARGET" --out "$DATA/text" --tokens "$TOKENS" --seed 1 $(again "$DATA/text")
+# The states that EAGLE-3 reads are all that any head reads.
+specdec train eagle3 --target "$TARGET" --data "$DATA/text" --out "$DATA/none" --store "$DATA/features" --store-only
+
+train() {
+    kind=$1
+    shift
+    finished "$DATA/runs/$kind" || specdec train "$kind" --target "$TARGET" --data "$DATA/text" \
+        --store "$DATA/features" --out "$DATA/runs/$kind" $(again "$DATA/runs/$kind") "$@"
+    # Checkpoints of the run stay where they are; what is published is the head alone.
+    mkdir -p "$OUT/$kind"
+    find "$DATA/runs/$kind" -maxdepth 1 -type f -exec cp {} "$OUT/$kind/" \;
+}
+
+train eagle --draft-vocab 16384 --minutes "${EAGLE:-10}"
+train medusa --draft-vocab 16384 --minutes "${MEDUSA:-6}"
+train eagle3 --draft-vocab 16384 --minutes "${EAGLE3:-10}"
+train draft-model --minutes "${DRAFT:-5}"
