@@ -35,7 +35,9 @@ def judged_nodes(
     confidences: of each node's whole path.
     """
     kept = {node - 1 for node in path}
-    depths, born, found = [], {-1: 0}, []
+    depths: list[int] = []
+    born: dict[int, int] = {}
+    found: list[Judged] = []
     for node, parent in enumerate(parents):
         depths.append(1 if parent < 0 else depths[parent] + 1)
         rank = born.get(parent, 0)

@@ -61,7 +61,7 @@ class Medusa(Drafter):
             assert isinstance(found, MedusaHead)
             head = found
         self.head = head
-        named = tree.paths if isinstance(tree, StaticTree) else tree
+        named: Any = tree.paths if isinstance(tree, StaticTree) else tree
         self._config = config or MedusaConfig(checkpoint=head.where or head.config.target or "-", tree=named)
         self.tree = _tree(head, tree if isinstance(tree, StaticTree) else self._config.tree)
         self.branching = not self.tree.is_chain  # type: ignore[misc]
@@ -136,7 +136,7 @@ class MedusaSession(DraftSession):
     def __init__(self, drafter: Medusa, context: Context) -> None:
         self._drafter = drafter
         final = context.prefill.features["final"][0]
-        self._head = drafter.head.serving(context.shared, final.device, final.dtype)
+        self._head: Any = drafter.head.serving(context.shared, final.device, final.dtype)
         self._states: dict[int, Tensor] = {}  # row to [d]
         self._expected: dict[int, tuple[float, float]] = {}  # row to tokens that drafts promised and that were kept
         self._made: dict[int, tuple[Tensor, _Shape]] = {}  # row to state and shape of its last draft

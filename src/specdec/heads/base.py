@@ -222,12 +222,12 @@ class Head(nn.Module):
 def facts_of(target: Target | nn.Module, name: str = "") -> TargetFacts:
     """The sizes of a target or of a transformers model that heads have to fit."""
     if isinstance(target, Target):
-        head = target.shared("lm_head")
+        head: Any = target.shared("lm_head")
         # The engine's port has no number of layers, but it knows which features there are.
         layers = 0
         while target.features([f"layer:{layers}"]):
             layers += 1
-        width = 0 if head is None else int(head.weight.shape[1])  # type: ignore[arg-type,union-attr]
+        width = 0 if head is None else int(head.weight.shape[1])
         return TargetFacts(name or f"target '{target.name}'", width, target.vocab_size, layers)
     model: Any = target
     config = model.config.get_text_config(decoder=True)

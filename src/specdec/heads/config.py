@@ -38,7 +38,7 @@ class HeadConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str = Field(description="Kind of the head, which decides the class that reads it.")
-    format_version: Literal[1] = Field(default=FORMAT, description="Version of this layout.")
+    format_version: Literal[1] = Field(default=1, description="Version of this layout.")
     target: str = Field(default="", description="Name of the model that the head was made for.")
     target_hidden_size: int = Field(ge=1, description="Width of the state that the target's LM head reads.")
     target_vocab_size: int = Field(ge=1, description="Rows of the target's LM head.")

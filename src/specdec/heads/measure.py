@@ -44,7 +44,7 @@ def ranks_of(model: nn.Module, head: MedusaHead, texts: Sequence[Text], count: i
             continue
         text = torch.tensor([list(ids)], device=compat.input_device(model))
         final = taps.run(model, input_ids=text, use_cache=False, **extra)[1]["final"][0]
-        served = head.serving(shared, final.device, final.dtype)
+        served: Any = head.serving(shared, final.device, final.dtype)
         guesses = served.guesses(final[first : last + 1], count)  # [positions, heads, count]
         ahead = text[0, first + 2 :].to(guesses.device).unfold(0, heads, 1)[: last + 1 - first]  # [positions, heads]
         right = guesses == ahead[..., None]

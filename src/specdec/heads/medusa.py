@@ -65,7 +65,7 @@ class MedusaHead(Head):
         under. tokenizer: its fingerprint.
         """
         lm_head: Any = model.get_output_embeddings()  # type: ignore[operator]
-        bias = getattr(lm_head, "bias", None)
+        bias: Any = getattr(lm_head, "bias", None)
         head = cls(
             MedusaHeadConfig(
                 **target_fields(model, name),
