@@ -60,7 +60,8 @@ def train(
     console = Console(stderr=True)
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False)
+        if os.environ.get("RANK", "0") == "0":  # one process speaks for all that a launcher started
+            console.print(text, highlight=False, markup=False)
 
     config = TargetConfig(model=target, dtype=dtype)
     network, tokenizer = load_model(config.model, dtype=config.dtype, device=_device())

@@ -81,18 +81,30 @@ class Trainee:
         of = MedusaObjective if recipe.kind == "medusa" else DraftObjective
         self.objective = of.of(self._saved, recipe, scale)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the head as it is now, in bfloat16; an earlier save stays whole if writing fails (CheckpointError)."""
-        if self.recipe.kind == "draft-model":
-            save_draft_model(self._saved, folder, self._tokenizer)
-            return
-        copy.deepcopy(self._saved).to(torch.bfloat16).save(folder)
+    def save(self, folder: str | os.PathLike[str], state: Mapping[str, Tensor]) -> None:
+        """Write the head in bfloat16; an earlier save stays whole if writing fails (CheckpointError).
+
+        state: the objective's, gathered from wherever its parts are; the head in training is left as it is.
+        """
+        weights = {name.removeprefix("head."): value.to("cpu") for name, value in state.items()}
+        with torch.random.fork_rng(devices=[]):
+            if self.recipe.kind == "draft-model":
+                model = type(self._saved)(copy.deepcopy(self._saved.config))
+                model.model.load_state_dict(weights)
+                save_draft_model(model, folder, self._tokenizer)
+                return
+            head = type(self._saved)(self._saved.config, weights.get("draft_ids"))
+        head.load_state_dict(weights)
+        head.to(torch.bfloat16).save(folder)
 
 
 def reads(kind: str, model: nn.Module, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the target's states that training a head of that kind takes, `"final"` among them."""
     if kind == "eagle3":
-        return (*(options.get("taps") or default_taps(facts_of(model).layers)), "final")
+        try:
+            return (*(options.get("taps") or default_taps(facts_of(model).layers)), "final")
+        except ValueError as error:
+            raise ConfigError(f"the eagle3 head cannot be made: {error}") from error
     return ("final",)
 
 

@@ -111,13 +111,13 @@ def train(
     args.max_steps = steps or 10**9
     spent = found[1]["spent"] if found is not None else 0.0
     progress = Progress(steps, None if recipe.minutes is None else 60 * recipe.minutes, spent)
-    conductor = trainer_module.Conductor(recipe, progress, about, lambda: trainee.save(out))
-    conductor.watch(objective)
+    conductor = trainer_module.Conductor(recipe, progress, about, lambda state: trainee.save(out, state))
     if found is not None:
         conductor.history = found[1]["measured"]
     trainer = trainer_module.HeadTrainer(
         objective, source, recipe, progress, args, batches, measured, [conductor, *callbacks]
     )
+    conductor.watch(trainer)
     tokens = sum(text.answer_tokens for text in batches.texts)
     say(
         f"{len(batches.texts)} dialogues, {tokens} tokens of answers, {len(batches)} batches; "
@@ -262,6 +262,7 @@ def _arguments(recipe: Recipe, folder: Path, model: nn.Module) -> Any:
         eval_strategy="no",
         save_total_limit=2,
         report_to="none",
+        ddp_find_unused_parameters=False,
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=device.type == "cuda",

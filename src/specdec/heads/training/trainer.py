@@ -131,19 +131,19 @@ class HeadTrainer(Trainer):
 class Conductor(TrainerCallback):
     """Keeps the time, decides when to measure, save and stop, and marks checkpoints that are whole.
 
-    about: what a resumed run must find again. saved: called when a checkpoint is written. stopped: whether the run was
-    asked to stop before its end.
+    about: what a resumed run must find again. saved: called with the whole state of the objective when a checkpoint is
+    written. stopped: whether the run was asked to stop before its end. history: measurements so far.
     """
 
-    def __init__(self, recipe: Recipe, progress: Progress, about: dict[str, Any], saved: Callable[[], None]) -> None:
+    def __init__(self, recipe: Recipe, progress: Progress, about: dict[str, Any], saved: Callable[[Any], None]) -> None:
         self.recipe, self.progress, self.about, self.saved = recipe, progress, about, saved
         self.stopped = False
         self.history: list[dict[str, float]] = []
-        self._objective: Objective | None = None
+        self._trainer: HeadTrainer | None = None
         self._done = {"measure": 0, "save": 0}
 
-    def watch(self, objective: Objective) -> None:
-        self._objective = objective
+    def watch(self, trainer: HeadTrainer) -> None:
+        self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         share = self.progress.of(state.global_step)
@@ -153,9 +153,9 @@ class Conductor(TrainerCallback):
         self.history.append({"step": state.global_step, **metrics})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        assert self._objective is not None
+        assert self._trainer is not None
         late = self.progress.of(state.global_step) >= self.recipe.unroll_from
-        self._objective.steps = self.recipe.unrolled if late else 1
+        self._trainer.objective.steps = self.recipe.unrolled if late else 1
         self.progress.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -173,10 +173,13 @@ class Conductor(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        assert self._trainer is not None
+        # Of a sharded model every process gives its part.
+        whole = self._trainer.accelerator.get_state_dict(self._trainer.model)
         if not args.should_save:
             return
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self.saved()
+        self.saved(whole)
         mark = {**self.about, "spent": self.progress.spent, "measured": self.history}
         (folder / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
 
