@@ -27,7 +27,7 @@ def texts_of(model, lengths=(30, 9, 4)):
     out = [
         model.generate(p, max_new_tokens=n, do_sample=False)[0].tolist() for p, n in zip(prompts, lengths, strict=True)
     ]
-    return [(text, len(p[0])) for text, p in zip(out, prompts, strict=True)]
+    return [(text, [(len(p[0]), len(text))]) for text, p in zip(out, prompts, strict=True)]
 
 
 @pytest.mark.parametrize("draft_ids", [None, range(30)], ids=["all", "trimmed"])
@@ -37,7 +37,7 @@ def test_ranks_by_hand(draft_ids):
     texts = texts_of(model)
     found = ranks_of(model, head, texts, count=8)
     expected = []
-    for ids, prompt in texts:
+    for ids, ((prompt, _),) in texts:
         with torch.no_grad():
             states = model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
             order = head.to_target(head.logits(head(states)).argsort(-1, descending=True))  # [n, heads, vocab]
@@ -51,6 +51,19 @@ def test_ranks_by_hand(draft_ids):
             expected.append(row)
     assert found.tolist() == expected and len(expected) == 27 + 6 + 1
     assert (found < 0).any() and (found > 0).any()
+
+
+def test_every_answer_of_a_dialogue_counts_and_nothing_between_them():
+    model = target()
+    head = noisy_heads(model)
+    ((ids, ((start, end),)),) = texts_of(model)[:1]
+    whole = ranks_of(model, head, [(ids, [(start, end)])])  # a row an anchor, from `start` on
+    parts = ranks_of(
+        model, head, [(torch.tensor(ids), [(start, start + 9), (start + 12, start + 14), (start + 20, end)])]
+    )
+    assert torch.equal(parts, torch.cat([whole[:6], whole[20:]]))
+    assert ranks_of(model, head, [(ids, [(start, start + 3)])]).shape == (0, 3)
+    assert len(ranks_of(model, head, [(ids, [(0, 8)])])) == 4  # the first state gave token 1
 
 
 def test_accuracies_are_shares():
@@ -77,7 +90,7 @@ def test_the_searched_tree_keeps_what_was_promised_where_it_was_measured():
     promised = float(sum(tree.values))
     hits = sum(tuple(row[: len(path)]) == path for row in ranks.tolist() for path in tree.paths)
     assert promised == pytest.approx(hits / len(ranks)) and promised > 0.1
-    prompt = torch.tensor([text[0][: text[1]]])
+    prompt = torch.tensor([text[0][: text[1][0][0]]])
     given = {"max_new_tokens": 200, "do_sample": False, "return_dict_in_generate": True}
     runs = {
         name: Decoder(model, Medusa(head, tree=shape), scheduler=Fixed(3, 12)).generate(prompt, **given)

@@ -17,8 +17,8 @@ from specdec.targets.taps import Taps
 
 __all__ = ["accuracies", "best_tree", "ranks_of"]
 
-Text = tuple[Sequence[int], int]
-"""Ids of a prompt and the target's own answer, and how many of them are the prompt."""
+Text = tuple[Sequence[int], Sequence[tuple[int, int]]]
+"""Ids of a dialogue, and where the target's own answers lie in it, (start, end) each."""
 
 
 @torch.inference_mode()
@@ -37,17 +37,18 @@ def ranks_of(model: nn.Module, head: MedusaHead, texts: Sequence[Text], count: i
     shared = {"lm_head": target.get_output_embeddings()}
     extra = {"logits_to_keep": 1} if "logits_to_keep" in compat.parameters(model) else {}
     rows = [torch.zeros(0, heads, dtype=torch.int64)]
-    for ids, prompt in texts:
-        # The state at t gave token t + 1, the anchor, which is the answer's first at the earliest.
-        first, last = max(0, prompt - 1), len(ids) - 2 - heads
-        if last < first:
+    for ids, spans in texts:
+        # The state at t gave token t + 1, the anchor, which is an answer's first at the earliest.
+        states = [t for start, end in spans for t in range(max(0, start - 1), end - 1 - heads)]
+        if not states:
             continue
-        text = torch.tensor([list(ids)], device=compat.input_device(model))
+        text = torch.as_tensor(ids)[None].to(compat.input_device(model))
         final = taps.run(model, input_ids=text, use_cache=False, **extra)[1]["final"][0]
         served: Any = head.serving(shared, final.device, final.dtype)
-        guesses = served.guesses(final[first : last + 1], count)  # [positions, heads, count]
-        ahead = text[0, first + 2 :].to(guesses.device).unfold(0, heads, 1)[: last + 1 - first]  # [positions, heads]
-        right = guesses == ahead[..., None]
+        at = torch.tensor(states, device=final.device)
+        guesses = served.guesses(final[at], count)  # [positions, heads, count]
+        ahead = at[:, None] + 2 + torch.arange(heads, device=at.device)  # [positions, heads]
+        right = guesses == text[0].to(guesses.device)[ahead.to(guesses.device)][..., None]
         rows.append(torch.where(right.any(-1), right.int().argmax(-1), -1).cpu())
     return torch.cat(rows)
 
