@@ -9,7 +9,7 @@ from specdec import Decoder
 from specdec.core.errors import IncompatibleError
 from specdec.drafters import Medusa
 from specdec.heads import MedusaHead
-from specdec.heads.measure import accuracies, best_tree, ranks_of
+from specdec.heads.measure import accuracies, best_tree, plant, ranks_of
 from specdec.schedulers import Fixed
 from tests.frontdoor.models import PROMPT, llama, target
 
@@ -76,9 +76,11 @@ def test_accuracies_are_shares():
 def test_a_tree_of_joint_shares_knows_what_heads_know_together():
     # The heads are right at equal ranks only: on the second level nothing but (0, 0) and (1, 1) is ever right.
     ranks = torch.tensor([[0, 0], [1, 1]] * 5)
-    assert best_tree(ranks, 4).paths == ((0,), (1,), (0, 0), (1, 1))
-    assert best_tree(ranks, 4).values == (0.5, 0.5, 0.5, 0.5)
+    assert best_tree(ranks, 4, joint=True).paths == ((0,), (1,), (0, 0), (1, 1))
+    assert best_tree(ranks, 4, joint=True).values == (0.5, 0.5, 0.5, 0.5)
     assert best_tree(ranks, 4, joint=False).values == (0.5, 0.5, 0.25, 0.25)
+    assert best_tree(ranks, 4) == best_tree(ranks, 4, joint=False)  # so few positions say little of whole paths
+    assert best_tree(ranks.repeat(200, 1), 4) == best_tree(ranks, 4, joint=True)
 
 
 def test_the_searched_tree_keeps_what_was_promised_where_it_was_measured():
@@ -86,7 +88,7 @@ def test_the_searched_tree_keeps_what_was_promised_where_it_was_measured():
     head = noisy_heads(model)
     (text,) = texts_of(model, lengths=(200, 9, 9))[:1]
     ranks = ranks_of(model, head, [text])
-    tree = best_tree(ranks, 12)
+    tree = best_tree(ranks, 12, joint=True)
     promised = float(sum(tree.values))
     hits = sum(tuple(row[: len(path)]) == path for row in ranks.tolist() for path in tree.paths)
     assert promised == pytest.approx(hits / len(ranks)) and promised > 0.1
@@ -98,6 +100,19 @@ def test_the_searched_tree_keeps_what_was_promised_where_it_was_measured():
     }
     assert runs["searched"].sequences[0].tolist() == text[0] == runs["published"].sequences[0].tolist()
     assert runs["searched"].stats.tokens_per_pass > runs["published"].stats.tokens_per_pass
+
+
+def test_a_tree_is_planted_beside_the_heads(tmp_path):
+    model = target()
+    noisy_heads(model).to(torch.bfloat16).save(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    assert plant(model, tmp_path, [([1, 2, 3], [(1, 3)])]) is None
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["config.json", "model.safetensors"]
+    tree = plant(model, tmp_path, texts_of(model), nodes=20)
+    assert len(tree) == 20 and Medusa(tmp_path).tree.paths == tree.paths
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    with pytest.raises(IncompatibleError):
+        plant(llama(0, layers=3), tmp_path, texts_of(model))
 
 
 def test_a_head_for_another_model_is_refused():

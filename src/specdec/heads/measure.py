@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from torch import Tensor, nn
 
 from specdec.core.errors import IncompatibleError
 from specdec.heads.base import facts_of
+from specdec.heads.load import load_head
 from specdec.heads.medusa import MedusaHead
 from specdec.heads.trees import StaticTree, search, search_ranks
 from specdec.targets import compat
 from specdec.targets.taps import Taps
 
-__all__ = ["accuracies", "best_tree", "ranks_of"]
+__all__ = ["accuracies", "best_tree", "plant", "ranks_of"]
+
+_ENOUGH = 2000  # positions from which whole paths are counted, and not each head for itself
 
 Text = tuple[Sequence[int], Sequence[tuple[int, int]]]
 """Ids of a dialogue, and where the target's own answers lie in it, (start, end) each."""
@@ -63,12 +67,30 @@ def accuracies(ranks: Tensor, count: int = 10) -> list[list[float]]:
     return [[float((column == rank).double().mean()) for rank in range(count)] for column in ranks.T]
 
 
-def best_tree(ranks: Tensor, nodes: int, *, joint: bool = True) -> StaticTree:
+def best_tree(ranks: Tensor, nodes: int, *, joint: bool | None = None) -> StaticTree:
     """The static tree of at most `nodes` nodes that keeps the most tokens where `ranks` were measured.
 
     joint: value a path by how often all of it was right, not by the product of its heads' accuracies, for heads are
-    right together more often than that. Takes some thousand positions; with a few hundred, `joint=False` is steadier.
+    right together more often than that. By default where there are 2000 positions or more: with fewer, products are
+    steadier.
     """
-    if joint:
+    if len(ranks) >= _ENOUGH if joint is None else joint:
         return search_ranks(ranks.tolist(), nodes)
     return search(accuracies(ranks, max(1, int(ranks.max()) + 1) if len(ranks) else 1), nodes)
+
+
+def plant(
+    model: nn.Module, folder: str | os.PathLike[str], texts: Sequence[Text], nodes: int = 64
+) -> StaticTree | None:
+    """Search the tree of the Medusa heads saved in `folder` on texts of their target, and keep it beside them.
+
+    Texts are best such as the heads were not trained on. None, and nothing is written, where all are too short.
+    """
+    head = load_head(folder, kind="medusa")
+    assert isinstance(head, MedusaHead)
+    ranks = ranks_of(model, head, texts)
+    if not len(ranks):
+        return None
+    head.tree = best_tree(ranks, nodes)
+    head.save(folder)
+    return head.tree

@@ -15,6 +15,7 @@ from torch import nn
 from specdec._version import __version__
 from specdec.core.errors import CheckpointError, ConfigError, DataError
 from specdec.heads.base import facts_of, public_name
+from specdec.heads.measure import plant
 from specdec.heads.shards import ShardReader
 from specdec.heads.shards import fingerprint as tokenizer_mark
 from specdec.heads.training.data import Batches, Corpus, fingerprint
@@ -128,6 +129,11 @@ def train(
             trainer.train(resume_from_checkpoint=None if found is None else str(found[0]))
     finally:
         trainer_module.last_checkpoint(checkpoints)  # removes one that was left half-written
+    if recipe.kind == "medusa" and args.should_save and not conductor.stopped:
+        tree = plant(model, out, [(text.ids, text.spans) for text in corpus.measured(recipe.held_out_tokens)])
+        if tree is not None and tree.values is not None:
+            about["tree_tokens_per_pass"] = round(1 + sum(tree.values), 3)
+            say(f"the best tree of {len(tree)} nodes is worth {1 + sum(tree.values):.3f} tokens a pass")
     report = Report(
         finished=not conductor.stopped,
         steps=trainer.state.global_step,
