@@ -16,6 +16,7 @@ from specdec.core.rng import TorchRng
 from specdec.heads.chat import ChatFormat
 from specdec.heads.choose import draw, first_best
 from specdec.heads.dialogue import Dialogue
+from specdec.heads.loops import REPEATED, period
 from specdec.heads.packed import Chunk
 from specdec.heads.prompts import Passage, Recipe, Request
 from specdec.heads.rows import Rows, fastest_rows
@@ -25,8 +26,7 @@ __all__ = ["Distiller", "Progress"]
 
 USER_TOKENS = 100  # a longer user's turn by the target itself is thrown away
 PREFILL = 512  # tokens of new prompts that one pass takes up at most
-PERIODS = (1, 40)  # lengths of the repetitions that end an answer
-REPEATED, FRESH = 24, 24  # tokens of a repetition, thrice at least; tokens that an answer must have without it
+FRESH = 24  # tokens that an answer must have besides a repetition at its end
 
 
 @dataclass(slots=True)
@@ -251,9 +251,9 @@ class Distiller:
             end = "eos"
         elif length >= turn.limit or len(row.ids) >= self._longest:
             end = "limit"
-        elif length % 8 == 0 and (period := _period(row.ids, row.begun)):
+        elif length % 8 == 0 and (again := period(row.ids, row.begun)):
             end = "loop"
-            if length - max(3 * period, REPEATED) < FRESH and not row.spans:
+            if length - max(3 * again, REPEATED) < FRESH and not row.spans:
                 self._drop(row.request.number, "loop")
                 return True
         if not end:
@@ -327,14 +327,3 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def _period(ids: Sequence[int], begun: int) -> int:
-    """Length of what the answer's end repeats, 0 where it does not."""
-    for period in range(PERIODS[0], PERIODS[1] + 1):
-        span = max(3 * period, REPEATED)
-        if len(ids) - begun < span:
-            return 0
-        if all(ids[-i] == ids[-i - period] for i in range(1, span - period + 1)):
-            return period
-    return 0
