@@ -66,7 +66,9 @@ class Branches:
                 self._packing, tokens, slots, positions, visible, self._key, self._longest, None, inputs
             )[0]
         # All rows go on at one slot, and everything before it is visible.
-        block = additive(seen, session.lm.dtype)  # [rows, 1, width, nodes so far]
-        mask = torch.cat([block.new_zeros(rows, 1, width, start), block], -1)
+        mask: Tensor | None = None
+        if before + width > level + 1:  # else a chain, whose node sees all there is
+            block = additive(seen, session.lm.dtype)  # [rows, 1, width, nodes so far]
+            mask = torch.cat([block.new_zeros(rows, 1, width, start), block], -1)
         query = torch.full((rows, width), start + level, device=tokens.device)
         return session.run_on(tokens, start + before, query, mask, inputs)
