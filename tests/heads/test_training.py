@@ -89,6 +89,8 @@ def test_a_few_steps_raise_acceptance(kind, steps, numbers, data, tmp_path):
     assert first["tokens_per_pass"] < 1.7 and last["tokens_per_pass"] > 2.4, (first, last)
     assert last["token_loss"] < first["token_loss"]
     assert tokens_per_pass(DRAFTERS[kind](tmp_path / "head")) > 1.7
+    if kind == "medusa":
+        assert load_head(tmp_path / "head").tree.depth == 3 and report.about["tree_tokens_per_pass"] > 2.4
     if "draft_vocab" in numbers:
         head = load_head(tmp_path / "head")
         assert head.vocab_size == 10 and set(head.draft_ids.tolist()) >= set(circle())
