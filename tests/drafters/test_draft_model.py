@@ -183,3 +183,27 @@ def test_a_draft_that_is_not_a_causal_lm_is_refused():
 
 def test_plain_text_of_the_tests_is_varied():
     assert len(set(plain(max_new_tokens=30)[0].tolist())) > 8
+
+
+@pytest.mark.parametrize("tree", [None, (3, 2, 2)])
+def test_confidences_are_products_of_the_draft_models_probabilities(tree):
+    model = llama(1, layers=1)
+    session, rows = start(DraftModel(model, tree=tree), [(1, 2, 3), (9,)])
+    drafts = propose(session, rows, [3, 2])
+    for row, draft in zip(rows, drafts, strict=True):
+        found = session.confidences(row)
+        assert len(found) == len(draft) and len(draft) >= draft.topology.depth > 1
+        ids = draft.tokens.tolist()
+        for node, chance in enumerate(found.tolist()):
+            path = [ids[at - 1] for at in draft.topology.paths[node + 1]]
+            with torch.no_grad():
+                laws = model(torch.tensor([[*row.tokens, *path]])).logits[0].double().softmax(-1)
+            expected = 1.0
+            for back, token in enumerate(reversed(path)):
+                expected *= float(laws[-2 - back, token])
+            assert chance == pytest.approx(expected, rel=1e-4)
+    propose(session, rows[:1], [2])
+    assert session.confidences(rows[1]) is None  # nothing was drafted for it
+    drawn, (row,) = start(DraftModel(model), [(1, 2, 3)], Sampling(greedy=False))
+    propose(drawn, (row,), [3])
+    assert drawn.confidences(row) is None

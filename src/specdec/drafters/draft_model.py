@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.core import host
-from specdec.core.draft import Draft, Kind
+from specdec.core.draft import ANCHOR, Draft, Kind
 from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.rng import Rng
 from specdec.core.sampling import Sampling, best
@@ -111,6 +111,9 @@ class _Session(DraftSession):
         # Row index to the number of pending nodes that are known tokens, and the guesses that were run after them.
         self._pending: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._shares: dict[int, Shares] = {}
+        # Of the last drafts for a greedy target: scores, a level each, and row index to place, shape and draft.
+        self._said: list[Tensor] = []
+        self._made: dict[int, tuple[int, TreeShape, Draft]] = {}
         self._session: CachedSession | None = None
         if any(row.room > 2 for row in fitting):  # the prompt's pass emits one token, the last one is never drafted
             longest = min(self._limit, max(row.max_length for row in fitting))
@@ -121,6 +124,7 @@ class _Session(DraftSession):
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
         depths = [self._depth(row, budget) for row, budget in zip(rows, budgets, strict=True)]
         active = [place for place, depth in enumerate(depths) if depth > 0]
+        self._said, self._made = [], {}
         if not active:
             return [Draft.empty()] * len(rows)
         self._retire(rows)
@@ -141,6 +145,19 @@ class _Session(DraftSession):
                 ran = {node: head + number for number, node in enumerate(opened)}
                 kept = [ran[node - 1] for node in outcome.path if node - 1 in ran]
                 self._session.commit(self._place[index], [*range(head), *kept])
+
+    def confidences(self, row: Row) -> Tensor | None:
+        """Products along each path of the draft model's probabilities; None for drafts that were drawn from them."""
+        if row.index not in self._made:
+            return None
+        at, shape, draft = self._made[row.index]
+        tokens, chances = draft.token_tensor(self._context.device), {ANCHOR: torch.ones((), dtype=torch.float64)}
+        for level, scores in zip(shape.levels, self._said, strict=False):
+            laws = scores[at].softmax(-1, dtype=torch.float64)  # [width, vocab]
+            for law, node, family in zip(laws, level.nodes, level.children, strict=False):
+                for child in family:
+                    chances[child] = chances[node] * law[tokens[child]]
+        return torch.stack([chances[node] for node in range(len(shape))])
 
     def follow(self, ancestors: Mapping[int, int]) -> None:
         if self._session is None:
@@ -185,9 +202,16 @@ class _Session(DraftSession):
                 logits, _ = self._session.extend(places, tokens, [range(-1, head - 1) for head in heads])
                 ends = host.send([head - 1 for head in heads], logits.device)  # where each row's last token stands
                 logits = logits[torch.arange(len(rows), device=logits.device), ends][:, None]
-            return self._laws(rows, samplings, step, logits)
+            found = self._laws(rows, samplings, step, logits)
+            if kind is Kind.POINT:
+                self._said.append(found)
+            return found
 
-        return grow(shapes, laws, kind, rng, [(row.copy, row.rounds) for row in rows])
+        drafts = grow(shapes, laws, kind, rng, [(row.copy, row.rounds) for row in rows])
+        if kind is Kind.POINT:
+            made = zip(rows, shapes, drafts, strict=True)
+            self._made = {row.index: (at, shape, draft) for at, (row, shape, draft) in enumerate(made)}
+        return drafts
 
     def _laws(self, rows: Sequence[Row], samplings: Sequence[Sampling], step: Step, logits: Tensor) -> Tensor:
         """Laws `[rows, width, target vocab]` float64 of the children of a step's nodes; scores for a greedy target."""
