@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ import typer
 from specdec.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from specdec.heads.distill import Progress
+    from specdec.heads.distill import Progress as Made
 
 __all__ = ["distill"]
+
+SMALL = 60  # dialogues of the first wave where few are wanted
 
 
 def distill(
@@ -37,8 +40,11 @@ def distill(
     """Let a model answer many prompts at once and keep the token ids, for `specdec train`.
 
     Prompts are templates over passages that the model writes first, mixed with dialogues whose user turns it writes
-    too. Ctrl-C keeps what is finished; the same command with --resume goes on.
+    too. Ctrl-C keeps what is finished; the same command with --resume goes on. Several processes can share the work:
+    give each a --seed and a folder of its own below one folder, which is then read as one.
     """
+    if only_self and held_out:
+        raise ConfigError("--self has no templates to hold out; leave out --held-out")
     if (out / "index.json").exists() and not resume:
         raise ConfigError(f"{out} holds data already; give --resume to go on with it, or another --out")
     if prompts is not None and (only_self or held_out or passages is not None):
@@ -48,19 +54,23 @@ def distill(
     from specdec.heads import distill as heads
     from specdec.heads.prompts import FilePrompts, Passage, Recipe
     from specdec.heads.shards import ShardWriter, fingerprint
-    from specdec.heads.template_prompts import TemplatePrompts
+    from specdec.heads.template_prompts import MIX, TemplatePrompts
 
+    network, tokenizer = specdec.load_model(model, dtype=dtype)
+    if tokenizer is None:
+        raise ConfigError(f"{model}: the model has no tokenizer, which prompts need")
     limits = (max_new_tokens, max_new_tokens * 3 // 4)
     recipe: Recipe
     if prompts is not None:
         recipe = FilePrompts(prompts, seed, greedy_share, limits)
     else:
+        options: dict[str, Any] = {"first": SMALL} if held_out else {}
+        if only_self:
+            options = {"mix": {"self": 1.0}, "first": 0}
+        elif not getattr(tokenizer, "chat_template", None):
+            options["mix"] = {task: share for task, share in MIX.items() if task != "self"}
         given = [Passage("", text) for text in _paragraphs(passages)] if passages else []
-        options: dict[str, Any] = {"mix": {"self": 1.0}, "first": 0} if only_self else {"first": 60} if held_out else {}
         recipe = TemplatePrompts(seed, greedy_share, limits, given=given, held_out=held_out, **options)
-    network, tokenizer = specdec.load_model(model, dtype=dtype)
-    if tokenizer is None:
-        raise ConfigError(f"{model}: the model has no tokenizer, which prompts need")
     settings = {
         "prompts": prompts.name if prompts else "self" if only_self else "held-out" if held_out else "templates",
         "seed": seed,
@@ -80,13 +90,16 @@ def distill(
     maker = heads.Distiller.of(
         network, tokenizer, recipe, writer, slots=slots, temperature=temperature, seed=seed, longest=max_length
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    held = sum(entry["answer_tokens"] for entry in writer.index["shards"])
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        progress = maker.run(tokens=tokens, report=_Report())
+        with _Report(tokens, held) as report:
+            maker.run(tokens=tokens, report=report)
     except KeyboardInterrupt:
-        progress = maker.progress
-        typer.echo("stopped; --resume goes on", err=True)
-    typer.echo(_line(progress))
+        typer.echo(f"stopped; what is finished is in {out}, and the same command with --resume goes on", err=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    typer.echo(_line(maker.progress))
 
 
 def _paragraphs(path: Path) -> list[str]:
@@ -98,25 +111,51 @@ def _paragraphs(path: Path) -> list[str]:
 
 
 class _Report:
-    """Prints a line now and then."""
+    """A bar on a terminal, a line every half minute elsewhere."""
 
-    def __init__(self, every: float = 30.0) -> None:
-        self._every, self._last = every, time.monotonic()
+    def __init__(self, target: int, held: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    def __call__(self, progress: Progress) -> None:
-        if time.monotonic() - self._last >= self._every:
-            self._last = time.monotonic()
+        console = Console(stderr=True)
+        self._bar: Progress | None = None
+        self._held, self._last = held, time.monotonic()
+        if console.is_terminal:
+            columns = (BarColumn(30), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task("", total=target, completed=held)
+
+    def __enter__(self) -> _Report:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: Made) -> None:
+        now = time.monotonic()
+        if now - self._last < (0.5 if self._bar is not None else 30.0):
+            return
+        self._last = now
+        if self._bar is None:
             typer.echo(_line(progress), err=True)
+        else:
+            done = self._held + progress.answer_tokens
+            self._bar.update(self._task, completed=done, description=_line(progress))
 
 
-def _line(progress: Progress) -> str:
-    seconds = max(progress.seconds, 1e-9)
-    tokens = max(1, progress.answer_tokens)
-    shares = " ".join(f"{task} {count / tokens:.0%}" for task, count in progress.sources.most_common())
+def _line(progress: Made) -> str:
+    tokens, seconds = max(1, progress.answer_tokens), max(progress.seconds, 1e-9)
     tried = max(1, progress.dialogues + progress.dropped.total())
-    dropped = " ".join(f"{why} {count / tried:.1%}" for why, count in progress.dropped.items())
-    ends = " ".join(f"{end} {count / max(1, progress.dialogues):.0%}" for end, count in progress.ends.items())
+    shares = _shares(progress.sources, tokens)
+    ends, dropped = _shares(progress.ends, max(1, progress.dialogues)), _shares(progress.dropped, tried)
     return (
         f"{progress.answer_tokens} answer tokens, {tokens / seconds:.0f}/s; {progress.dialogues} dialogues ({ends}); "
-        f"{progress.passes} passes; {progress.prompt_tokens} prompt tokens; dropped: {dropped or 'none'}; {shares}"
+        f"dropped: {dropped or 'none'}; {shares}"
     )
+
+
+def _shares(counts: Counter[str], total: int) -> str:
+    return ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common())

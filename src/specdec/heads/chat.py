@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec.core.errors import ConfigError
+
 __all__ = ["ChatFormat"]
 
 _USER, _ANSWER, _NEXT = "<<user's words>>", "<<the answer>>", "<<more words>>"
@@ -13,7 +15,7 @@ class ChatFormat:
     """What a chat template puts before, between and after the turns.
 
     head: ids up to the first user's words. stops: ids that end a turn. Without a template prompts stand alone, and a
-    dialogue has one turn.
+    dialogue has one turn. Raises ConfigError for a template that does not show the turns in their order.
     """
 
     def __init__(self, tokenizer: Any, stops: frozenset[int]) -> None:
@@ -48,9 +50,16 @@ class ChatFormat:
         return ids[1:] if ids and ids[0] == last else ids
 
     def _pieces(self, text: str) -> tuple[str, str, str]:
-        before, rest = text.split(_USER, 1)
-        middle, rest = rest.split(_ANSWER, 1)
-        return before, middle, rest.split(_NEXT, 1)[0]
+        try:
+            before, rest = text.split(_USER, 1)
+            middle, rest = rest.split(_ANSWER, 1)
+            after, _ = rest.split(_NEXT, 1)
+        except ValueError as error:
+            raise ConfigError(
+                f"the tokenizer's chat template does not show a dialogue's turns one after another: {text[:200]!r}. "
+                "Set tokenizer.chat_template to one that does"
+            ) from error
+        return before, middle, after
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False).input_ids)

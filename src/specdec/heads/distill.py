@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec.core import host
+from specdec.core.errors import ConfigError
 from specdec.core.rng import TorchRng
 from specdec.heads.chat import ChatFormat
 from specdec.heads.choose import draw, first_best
@@ -181,6 +182,8 @@ class Distiller:
             self._next += 1
             request = self._recipe.request(number, self._passages)
             text = request.turns[0].text
+            if text is None and not self._chat.has_turns:
+                raise ConfigError("the tokenizer has no chat template, so the target cannot write the user's turns")
             ids = list(self._chat.head) if text is None else self._chat.first(text)
             if len(ids) + 32 > self._longest:
                 self._drop(number, "too long")
@@ -314,9 +317,12 @@ class Distiller:
             self._passages[dialogue.number] = passage
 
     def _flush(self) -> None:
-        finished, lost = self._finished, self._lost
-        self._writer.write(finished, lost)
-        self._finished, self._lost = [], {}
+        written = len(self._writer.index["shards"])
+        try:
+            self._writer.write(self._finished, self._lost)
+        finally:  # not only after it: Ctrl-C may come when the shard is there, which must not be written twice
+            if len(self._writer.index["shards"]) > written:
+                self._finished, self._lost = [], {}
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
