@@ -161,3 +161,16 @@ def test_a_file_without_a_tree_is_named(tmp_path, text, said):
         read_tree(tmp_path / "tree.json")
     with pytest.raises(ConfigError, match=r"no tree.*mc_sim_7b_63"):
         read_tree(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(("decay", "tokens"), [(0.9, 3.72), (0.7, 2.19), (0.5, 1.64)])
+def test_golden_expected_tokens_of_five_heads(decay, tokens):
+    tree = search([[decay**head] for head in range(1, 6)], 5)
+    assert tree.is_chain and tree.depth == 5
+    assert 1 + sum(tree.values) == pytest.approx(tokens, abs=0.005)
+
+
+def test_the_golden_candidate_tree():
+    tree, candidates = cartesian([2, 2]), [[7, 8], [3, 4]]
+    assert [candidates[len(path) - 1][path[-1]] for path in tree.paths] == [7, 8, 3, 4, 3, 4]
+    assert tree.parents == (-1, -1, 0, 0, 1, 1)
