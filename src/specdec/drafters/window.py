@@ -54,8 +54,8 @@ class Window:
 
         `fill` gives so many tokens, for places that no pass has reached.
         """
+        self.rows[0] = [anchor, *self.rows[0][1:]]
         self.rows = [_filled(row, self.columns, fill) for row in self.rows]
-        self.rows[0][0] = anchor
         if not columns:
             return [], []
         tokens = [token for at, row in enumerate(self.rows) for token in row[at == 0 : columns]]
