@@ -107,7 +107,8 @@ class DecoderHead(Head):
 
     def embedded(self, tokens: Tensor, like: Tensor) -> Tensor:
         """Scaled embeddings `[batch, n, width]` in the dtype of `like`."""
-        found = self.embed(tokens) if self.embed_tokens is None else self.embed_tokens(tokens)
+        # The target's embedding is frozen: what trains a head must not gather gradients there.
+        found = self.embed(tokens).detach() if self.embed_tokens is None else self.embed_tokens(tokens)
         found = found.to(device=like.device, dtype=like.dtype)
         return found if self.config.embed_scale == 1.0 else found * self.config.embed_scale
 
