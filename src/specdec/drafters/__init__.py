@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdec.drafters.merge import Merge
     from specdec.drafters.none import NoDraft
     from specdec.drafters.prompt_lookup import PromptLookup
+    from specdec.drafters.token_recycling import TokenRecycling
 
 __all__ = [
     "DraftModel",
@@ -31,6 +32,7 @@ __all__ = [
     "Merge",
     "NoDraft",
     "PromptLookup",
+    "TokenRecycling",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -47,5 +49,6 @@ __getattr__, __dir__ = lazy_exports(
         "Merge": "specdec.drafters.merge",
         "NoDraft": "specdec.drafters.none",
         "PromptLookup": "specdec.drafters.prompt_lookup",
+        "TokenRecycling": "specdec.drafters.token_recycling",
     },
 )

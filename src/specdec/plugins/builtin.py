@@ -22,6 +22,7 @@ _DRAFTERS = (
     ("eagle3", "Eagle3", "Grows a tree, or a chain, with a trained head over states of several layers."),
     ("jacobi", "Jacobi", "Refines a block of guesses by what the last pass said of every position."),
     ("lookahead", "Lookahead", "Tries n-grams that a window of Jacobi iterations, or the text, has produced."),
+    ("token-recycling", "TokenRecycling", "Drafts a tree of what the target last found probable after each token."),
 )
 _VERIFIERS = (
     ("token", "Token", "Keeps or replaces sampled tokens one at a time: the textbook rule."),
