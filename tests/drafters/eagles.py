@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from specdec import Decoder
 from specdec.drafters import Eagle, Eagle2, Eagle3
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.schedulers import Fixed
 from specdec.targets.taps import Taps
-from tests.frontdoor.models import PROMPT, plain, target
+from tests.frontdoor.models import PROMPT, RAGGED_MASK, plain, target
 
+BATCH = {"attention_mask": RAGGED_MASK, "pad_token_id": 0}
 TAPS = ("layer:0", "layer:1")
 
 
@@ -32,15 +35,12 @@ def features(model: Any, tokens: torch.Tensor, names: tuple[str, ...]) -> torch.
     return torch.cat([found[name] for name in names], -1)
 
 
-@lru_cache
-def taught(kind: str) -> Any:
-    """A head that has learnt, in some dozen steps, to go on with the target's greedy text after `PROMPT`."""
-    head = fresh(kind)
-    text = plain(PROMPT, max_new_tokens=60)
-    known = features(target(), text, head.features)
+def teach(head: Any, model: Any, text: torch.Tensor, steps: int = 80) -> Any:
+    """Teach a head, in place, to go on with a text of the model `[1, length]`."""
+    known = features(model, text, head.features)
     with torch.enable_grad():
         optimizer = torch.optim.Adam(head.parameters(), lr=5e-3)
-        for _ in range(80):
+        for _ in range(steps):
             states = head.fuse(known)[:, :-1]
             loss = torch.zeros(())
             for step in range(3):  # on its own states, as when it drafts
@@ -48,12 +48,18 @@ def taught(kind: str) -> Any:
                 states = head(tokens, states[:, : tokens.shape[1]])
                 logits = head.logits(states)[:, :-1]
                 loss = loss + F.cross_entropy(logits.flatten(0, 1), text[:, 2 + step :].flatten())
-                if kind == "eagle":
+                if head.kind == "eagle":
                     loss = loss + F.smooth_l1_loss(states, known[:, 1 + step :])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     return head.eval()
+
+
+@lru_cache
+def taught(kind: str) -> Any:
+    """A head that has learnt, in some dozen steps, to go on with the target's greedy text after `PROMPT`."""
+    return teach(fresh(kind), target(), plain(PROMPT, max_new_tokens=60))
 
 
 DRAFTERS = {
@@ -66,3 +72,14 @@ DRAFTERS = {
 
 def kind_of(name: str) -> str:
     return "eagle3" if name.startswith("eagle3") else "eagle"
+
+
+def with_head(name: str, head: str = "taught", **options: Any) -> Any:
+    """A drafter of `DRAFTERS` with a taught or a fresh head."""
+    made = taught(kind_of(name)) if head == "taught" else fresh(kind_of(name))
+    return DRAFTERS[name](made, **options)
+
+
+def decoder(drafter: Any, scheduler: Any = None, model: Any = None, **options: Any) -> Decoder:
+    """A decoder for `target()` that drafts up to 16 nodes, 5 deep, in every round."""
+    return Decoder(target() if model is None else model, drafter, scheduler=scheduler or Fixed(5, 16), **options)

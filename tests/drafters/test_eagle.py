@@ -8,22 +8,10 @@ import torch
 from specdec import Decoder
 from specdec.core.draft import Kind
 from specdec.core.errors import IncompatibleError
-from specdec.core.state import Budget
 from specdec.drafters import Eagle, Eagle2, Eagle3, NoDraft
 from specdec.schedulers import Adaptive, Fixed
-from tests.drafters.eagles import DRAFTERS, features, fresh, kind_of, taught
-from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, VOCAB, llama, plain, target
-
-BATCH = {"attention_mask": RAGGED_MASK, "pad_token_id": 0}
-
-
-def with_head(name, head="taught", **options):
-    made = taught(kind_of(name)) if head == "taught" else fresh(kind_of(name))
-    return DRAFTERS[name](made, **options)
-
-
-def decoder(drafter, scheduler=None, model=None, **options):
-    return Decoder(target() if model is None else model, drafter, scheduler=scheduler or Fixed(5, 16), **options)
+from tests.drafters.eagles import BATCH, DRAFTERS, decoder, fresh, kind_of, with_head
+from tests.frontdoor.models import PROMPT, RAGGED, VOCAB, llama, plain, target
 
 
 @pytest.mark.core
@@ -76,84 +64,6 @@ def test_a_taught_head_is_believed(name):
     assert fresh_one.stats.tokens_per_pass < 2.0
 
 
-class Watched:
-    """Lets a drafter draft and keeps its session, and what became of each round."""
-
-    def __init__(self, drafter):
-        self.drafter, self.sessions = drafter, []
-        begin = drafter.begin
-
-        def watched(context):
-            self.sessions.append(begin(context))
-            return self.sessions[-1]
-
-        drafter.begin = watched
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("head", ["fresh", "taught"])
-@pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.parametrize("prompts", ["one", "ragged", "copies"])
-def test_the_cache_holds_the_states_of_the_text(name, prompts, head):
-    drafter = with_head(name, head)
-    watched = Watched(drafter)
-    ids, more = {"one": (PROMPT, {}), "ragged": (RAGGED, BATCH), "copies": (PROMPT, {"num_return_sequences": 3})}[
-        prompts
-    ]
-    call = {"max_new_tokens": 24, "do_sample": True, "seed": 3, **more}
-    stream = decoder(drafter).stream(ids, **call)
-    rows, compared = {}, 0
-    for event in stream:
-        rows |= {outcome.row.index: outcome.row for outcome in event.rows}
-        if event.number % 4 != 3:
-            continue
-        (session,) = watched.sessions
-        for index, row in rows.items():
-            if row.done or index not in session._last:
-                continue
-            # Entries so far, as this round's draft left them; the states of the round itself wait.
-            held = session._session.length(session._place[index])
-            text = torch.tensor([row.tokens[: held + 1]])
-            model_head = drafter.head
-            with torch.no_grad():
-                known = model_head.fuse(features(target(), text, model_head.features))
-                want = model_head(text[:, 1:], known[:, :-1])
-            assert torch.allclose(session._last[index], want[0, -1], atol=1e-4)
-            compared += 1
-    assert compared >= 3
-
-
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_drafts_are_those_of_the_head_run_from_the_start(name):
-    # Whatever the cache does, a draft is what the head says of the text when it is run without a cache.
-    drafter = with_head(name)
-    watched = Watched(drafter)
-    for event in decoder(drafter, Fixed(3, 8)).stream(RAGGED, max_new_tokens=12, do_sample=False, **BATCH):
-        for outcome in event.rows:
-            if not len(outcome.draft) or event.number % 4 != 3:
-                continue
-            text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
-            depths, head = outcome.draft.topology.depths, drafter.head
-            for node, token in enumerate(outcome.drafted):
-                path = [outcome.drafted[at - 1] for at in outcome.draft.topology.paths[node + 1]]
-                logits = alone(head, text, path[:-1])
-                best = head.to_target(logits.topk(min(4, len(logits)) if drafter.branching else 1).indices).tolist()
-                assert token in best, f"round {event.number}, depth {depths[node + 1]}"
-    assert len(watched.sessions) == 1
-
-
-def alone(head, text, path):
-    """Logits of the head after a text and some drafted tokens, without a cache."""
-    ids = torch.tensor([text])
-    with torch.no_grad():
-        states = head.fuse(features(target(), ids, head.features))[:, : len(text) - 1]
-        for step in range(len(path) + 1):
-            tokens = torch.tensor([[*text[1:], *path[:step]]])
-            out = head(tokens, states)
-            states = torch.cat([states, out[:, -1:]], 1)
-        return head.logits(out[0, -1])
-
-
 @pytest.mark.parametrize("broken", ["nan", "inf", "zero", "large"])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_broken_heads_cost_speed_only(name, broken):
@@ -169,8 +79,11 @@ def test_broken_heads_cost_speed_only(name, broken):
         assert ((got >= 0) & (got < VOCAB)).all()
 
 
-@pytest.mark.parametrize("own", [{}, {"own_lm_head": True}, {"own_embed": True, "own_lm_head": True}], ids=str)
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("eagle", {}), ("eagle2", {"own_lm_head": True}), ("eagle3", {"own_embed": True, "own_lm_head": True})],
+    ids=str,
+)
 def test_a_trimmed_vocabulary_guesses_target_ids(name, own):
     kept = sorted({token * 5 % VOCAB for token in range(23)} | {30, 31})
     head = fresh(kind_of(name), draft_ids=kept, **own)
@@ -188,55 +101,6 @@ def test_a_trimmed_vocabulary_guesses_target_ids(name, own):
     assert drafted
     want = plain(RAGGED, max_new_tokens=20, **BATCH)
     assert torch.equal(decoder(drafter).generate(RAGGED, max_new_tokens=20, do_sample=False, **BATCH), want)
-
-
-def test_q_of_a_chain_is_the_heads_law():
-    head = taught("eagle")
-    for event in decoder(Eagle(head), Fixed(3)).stream(PROMPT, max_new_tokens=12, do_sample=True, top_k=7, seed=5):
-        for outcome in event.rows:
-            for node in range(len(outcome.draft)):
-                text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
-                logits = alone(head, text, list(outcome.drafted[:node])).double()
-                logits[logits < logits.topk(7).values[-1]] = -torch.inf
-                assert set(outcome.draft.kinds) == {Kind.IID}
-                assert torch.allclose(outcome.draft.q[node], logits.softmax(-1), atol=1e-5)
-
-
-def test_a_later_turn_begins_after_the_states_that_are_missing():
-    drafter = with_head("eagle2")
-    speculating = decoder(drafter)
-    first = speculating.generate(PROMPT, max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
-    longer = torch.cat([first.sequences, torch.tensor([[3, 4, 5]])], 1)
-    want = plain(longer, max_new_tokens=20)
-    name = "cache" if getattr(first, "cache", None) is not None else "past_key_values"
-    watched = Watched(drafter)
-    again = speculating.generate(
-        longer, max_new_tokens=20, do_sample=False, return_dict_in_generate=True, **{name: first[name]}
-    )
-    assert torch.equal(again.sequences, want)
-    assert watched.sessions[0]._first[0] > 0 and again.stats.judged > 0
-
-
-def test_plain_rounds_between_drafts_are_made_up_for():
-    class Now(Fixed):
-        """Drafts in every third round."""
-
-        def begin(self, context, drafts):
-            session, count = super().begin(context, drafts), iter(range(1000))
-            plan = session.plan
-            session.plan = lambda rows: plan(rows) if next(count) % 3 == 2 else Budget(0, 0)
-            return session
-
-    for name in DRAFTERS:
-        got = decoder(with_head(name), Now(4, 12)).generate(RAGGED, max_new_tokens=16, do_sample=False, **BATCH)
-        assert torch.equal(got, plain(RAGGED, max_new_tokens=16, **BATCH))
-
-
-def test_nothing_runs_before_something_is_drafted():
-    drafter = with_head("eagle2")
-    watched = Watched(drafter)
-    decoder(drafter, Fixed(0)).generate(PROMPT, max_new_tokens=5, do_sample=False)
-    assert watched.sessions[0]._session is None
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -297,35 +161,3 @@ def test_a_bfloat16_head_serves_a_float32_target_and_stays_as_it_is():
     head = fresh("eagle").to(torch.bfloat16)
     got = decoder(Eagle2(head)).generate(PROMPT, max_new_tokens=20, do_sample=False)
     assert torch.equal(got, plain(max_new_tokens=20)) and head.dtype == torch.bfloat16
-
-
-def test_confidences_are_the_values_of_the_nodes():
-    drafter = with_head("eagle2")
-    watched = Watched(drafter)
-    for event in decoder(drafter, Fixed(3, 8)).stream(PROMPT, max_new_tokens=10, do_sample=False):
-        (outcome,) = event.rows
-        if not len(outcome.draft):
-            continue
-        known = watched.sessions[0].confidences(outcome.row)
-        assert len(known) == len(outcome.draft)
-        text = list(outcome.row.tokens[: len(outcome.row.tokens) - len(outcome.tokens)])
-        for node, path in enumerate(outcome.draft.topology.paths[1:]):
-            tokens = [outcome.drafted[at - 1] for at in path]
-            worth = 1.0
-            for length, token in enumerate(tokens):
-                worth *= float(alone(drafter.head, text, tokens[:length]).softmax(-1)[token])
-            assert float(known[node]) == pytest.approx(worth, rel=1e-3)
-
-
-def test_a_rows_draft_does_not_depend_on_the_batch():
-    drafter = with_head("eagle2")
-    together, each = {}, {}
-    for event in decoder(drafter).stream(RAGGED, max_new_tokens=15, do_sample=False, **BATCH):
-        for outcome in event.rows:
-            together.setdefault(outcome.row.index, []).append((outcome.drafted, outcome.draft.parents))
-    for row in range(len(RAGGED)):
-        ids = RAGGED[row, RAGGED_MASK[row] == 1][None]
-        for event in decoder(drafter).stream(ids, max_new_tokens=15, do_sample=False):
-            for outcome in event.rows:
-                each.setdefault(row, []).append((outcome.drafted, outcome.draft.parents))
-    assert together == each
