@@ -25,6 +25,7 @@ import specdec.targets.load as load
 from specdec.cli.main import build_app
 from specdec.core.config import load_config
 from specdec.core.errors import PluginLoadWarning
+from specdec.heads.shards import Dialogue, ShardWriter, fingerprint
 from specdec.plugins.manager import PluginManager, use
 from specdec.testing.checks import CHECKS
 from tests.frontdoor.models import LETTERS, llama, tokenizer
@@ -72,7 +73,7 @@ def words() -> object:
 
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
-    """A folder to run in, in which every model that is loaded is a tiny one; the names that snippets may use."""
+    """A folder with data to run in, in which every model loaded is a tiny one; the names that snippets may use."""
     model = llama(0, vocab=len(LETTERS), pad_token_id=None)
 
     def load_model(x, dtype=None, **options):
@@ -82,6 +83,8 @@ def scene(tmp_path, monkeypatch):
     for module in (specdec, load, draft_model):
         monkeypatch.setattr(module, "load_model", load_model, raising=False)
     monkeypatch.chdir(tmp_path)
+    about = {"model": "tiny", "tokenizer": fingerprint(words()), "vocab_size": len(LETTERS), "settings": {}}
+    ShardWriter(Path("data"), about).write([Dialogue(0, "maths/1", (1, 2, 3, 4), ((2, 4),), greedy=True)], {})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(SUFFIX / "src"))
     before = set(sys.modules)
