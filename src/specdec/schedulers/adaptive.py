@@ -7,14 +7,19 @@ from collections.abc import Iterator, Sequence
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
 from specdec.schedulers.adaptive_config import AdaptiveConfig
-from specdec.schedulers.cost import OUTLIER, CostCurve
+from specdec.schedulers.cost import OUTLIER, RoundCost
+from specdec.schedulers.sizes import TreeSizes
 
 _FORGET = 0.9  # weight of the past at each new observation of a depth
 _PRIOR = 2.0  # observations that the first guess of acceptance is worth
 _HOPE = 0.6  # first guess of the chance that a drafted token is kept
 _LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
-_PROBE_DEPTH = 2
+_PROBE_DEPTH, _PROBE_NODES = 2, 4
+_RECENT = 0.95  # weight of the past in the going rate
+_SMALLEST = 2  # a tree of fewer nodes is none
+_GROWTH = 2  # how many times as large as any before a tree may be: costs are not extrapolated further
+_FIRST_NODES = 8  # the largest tree before any has been measured
 _REFRESH_CLOSE, _REFRESH = 16, 64  # drafted rounds after which a plain one is run to see what that costs now
 _CLOSE = 1.25  # a forecast gain below which the comparison with plain rounds must be fresh
 _CREDIT = 1.0  # plain rounds that drafting may cost in advance
@@ -22,6 +27,9 @@ _CREDIT = 1.0  # plain rounds that drafting may cost in advance
 
 class Adaptive(Scheduler):
     """Chooses each round's depth to maximise expected tokens over measured time; depth 0 is a plain round.
+
+    Drafters of trees get the depth that they like and as many nodes as have paid, with what nodes and levels cost and
+    the going rate, so that one with confidences sizes each tree by what its nodes are worth. The first trees are small.
 
     A ledger bounds what that may cost: drafting is allowed only while the time spent is at most `1 + margin` times
     what plain rounds would have taken for the tokens emitted, plus one round's credit. So generation is never
@@ -38,7 +46,7 @@ class Adaptive(Scheduler):
     def __init__(self, max_depth: int = 16, max_nodes: int = 64, margin: float = 0.02) -> None:
         self._config = AdaptiveConfig(max_depth=max_depth, max_nodes=max_nodes, margin=margin)
         # Only ever replaced whole, so that two threads may share a decoder; the newer session wins.
-        self._learnt: dict[int, CostCurve] = {}
+        self._learnt: dict[int, RoundCost] = {}
 
     @property
     def config(self) -> AdaptiveConfig:
@@ -55,10 +63,10 @@ class Adaptive(Scheduler):
 class AdaptiveSession(ScheduleSession):
     """One generation's estimates. `learnt` maps a number of live rows to the costs known for it."""
 
-    def __init__(self, config: AdaptiveConfig, learnt: dict[int, CostCurve], rows: int, drafts: bool) -> None:
+    def __init__(self, config: AdaptiveConfig, learnt: dict[int, RoundCost], rows: int, drafts: bool) -> None:
         self._config, self._learnt, self._drafts = config, learnt, drafts
         self._live = rows
-        self._curves: dict[int, CostCurve] = {}  # this generation's, by live rows
+        self._curves: dict[int, RoundCost] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
         self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
         first = [_PRIOR][: config.max_depth]
@@ -68,14 +76,18 @@ class AdaptiveSession(ScheduleSession):
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._rounds = 0
+        self._tokens = self._seconds = 0.0  # a row, recently
+        self._trees = False  # drafts have branched
+        self._sizes = TreeSizes(config.max_nodes)
+        self._planned, self._trial = 0, False  # nodes that the last budget allowed, and whether to fill it
 
     @property
-    def costs(self) -> CostCurve:
+    def costs(self) -> RoundCost:
         return self._costs_of(self._live)
 
-    def _costs_of(self, live: int) -> CostCurve:
+    def _costs_of(self, live: int) -> RoundCost:
         if live not in self._curves:
-            known = self._learnt.get(live, CostCurve())
+            known = self._learnt.get(live, RoundCost())
             self._curves[live] = known if self._factor is None else known.scaled(self._factor)
         return self._curves[live]
 
@@ -86,30 +98,47 @@ class AdaptiveSession(ScheduleSession):
             return Budget(0, 0)
         if costs.plain is None:
             return Budget(0, 0)  # a plain round of so many rows first: every later decision is measured against it
-        depth, gain = self._best_depth(costs)
+        nodes, gain = self._sizes.best(costs) if self._trees else (self._config.max_nodes, 0.0)
+        depth = self._config.max_depth if gain > 1.0 else 0
+        if not self._trees:
+            depth, gain = self._best_depth(costs)
         if self._since_plain >= (_REFRESH_CLOSE if gain < _CLOSE else _REFRESH):
             return Budget(0, 0)
-        if self._elapsed > (1.0 + self._config.margin) * self._earned + _CREDIT * costs.plain:
-            depth = 0
-        elif depth == 0 and self._idle >= self._probe_every:
-            depth = min(_PROBE_DEPTH, self._config.max_depth)  # until there is a guess to judge
-        return self._budget(depth, costs)
+        if self._slack(costs) < 0:
+            return Budget(0, 0, costs.passes, None)
+        if depth == 0 and self._idle >= self._probe_every:
+            depth, nodes = min(_PROBE_DEPTH, self._config.max_depth), _PROBE_NODES  # until there is a guess to judge
+        elif depth and self._trees and (trial := self._sizes.trial()) is not None:
+            return self._budget(depth, trial, costs, trial=True)
+        return self._budget(depth, nodes, costs)
+
+    def _slack(self, costs: RoundCost) -> float:
+        """Seconds that drafting may still cost."""
+        plain = costs.plain or 0.0
+        return (1.0 + self._config.margin) * self._earned + _CREDIT * plain - self._elapsed
 
     def observe(self, event: Round) -> None:
         if event.number == 0:
             return  # the pass over the prompts says nothing about a round
         self._rounds += 1
-        nodes = max(len(outcome.draft) for outcome in event.rows)
+        shapes = [outcome.draft.topology for outcome in event.rows]
+        nodes = max(len(shape.parents) for shape in shapes)
+        levels = max(shape.judged_depth for shape in shapes)
         live = len(event.rows)
         costs = self._costs_of(live)
         if self._factor is None:
-            self._factor = event.times.total / costs(nodes) if costs.plain else 1.0
+            self._factor = event.times.total / costs(nodes, levels) if costs.plain else 1.0
             costs = costs.scaled(self._factor)
-        costs = costs.observe(nodes, event.times.total, self._since_plain)
+        costs = costs.observe(nodes, levels, event.times.draft, event.times.total, self._since_plain)
         self._curves[live] = self._learnt[live] = costs
         self._since_plain = self._since_plain + 1 if nodes else 0
-        self._account(event, nodes, costs)
+        self._account(event, nodes, levels, costs)
+        self._trees = self._trees or not all(shape.is_chain for shape in shapes)
         if nodes:
+            going = [outcome for outcome in event.rows if not outcome.done]  # what a stop cut away was not rejected
+            if self._trees and going:
+                added = sum(outcome.accepted for outcome in going) / len(going)
+                self._sizes.observe(self._planned, added, nodes, levels, free=not self._trial)
             failed = self._idle >= self._probe_every and not any(outcome.accepted for outcome in event.rows)
             self._probe_every = min(2 * self._probe_every, _PROBE_LAST) if failed else self._probe_every
         self._idle = 0 if nodes else self._idle + 1
@@ -124,15 +153,19 @@ class AdaptiveSession(ScheduleSession):
             if outcome.accepted:
                 self._probe_every = _PROBE_FIRST
 
-    def _account(self, event: Round, nodes: int, costs: CostCurve) -> None:
+    def _account(self, event: Round, nodes: int, levels: int, costs: RoundCost) -> None:
         """Enter a round in the ledger. A plain round took what a plain round takes, however long that was."""
         seconds = event.times.total
+        tokens = sum(len(outcome.tokens) for outcome in event.rows) / len(event.rows)
         if not nodes or costs.plain is None:
             self._elapsed += seconds
             self._earned += seconds
-            return
-        self._elapsed += min(seconds, OUTLIER * costs(nodes))  # a hiccup of the machine is not the draft's fault
-        self._earned += costs.plain * sum(len(outcome.tokens) for outcome in event.rows) / len(event.rows)
+        else:
+            seconds = min(seconds, OUTLIER * costs(nodes, levels))  # a hiccup of the machine is not the draft's fault
+            self._elapsed += seconds
+            self._earned += costs.plain * tokens
+        self._tokens = _RECENT * self._tokens + tokens
+        self._seconds = _RECENT * self._seconds + seconds
 
     def acceptance(self, depth: int) -> float:
         """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are.
@@ -147,22 +180,33 @@ class AdaptiveSession(ScheduleSession):
             chance = (kept + _LIKE_ABOVE * chance) / (tried + _LIKE_ABOVE)
             yield chance
 
-    def _best_depth(self, costs: CostCurve) -> tuple[int, float]:
+    def _best_depth(self, costs: RoundCost) -> tuple[int, float]:
         """The depth of most tokens a second, and that rate in units of plain decoding's."""
         best, rate = 0, 1.0 / costs(0)
         reach, expected = 1.0, 1.0
         for depth, chance in enumerate(self._chances(), start=1):
             reach *= chance
             expected += reach
-            if expected / costs(depth) > rate:
-                best, rate = depth, expected / costs(depth)
+            if expected / costs(depth, depth) > rate:
+                best, rate = depth, expected / costs(depth, depth)
         return best, rate * costs(0)
 
-    def _budget(self, depth: int, costs: CostCurve | None) -> Budget:
+    def _budget(self, depth: int, nodes: int, costs: RoundCost, trial: bool = False) -> Budget:
+        nodes = min(nodes, max(_FIRST_NODES, _GROWTH * costs.largest), self._config.max_nodes)
+        if self._trees:
+            # A tree may cost no more than the ledger has left, even if nothing of it is kept.
+            slack, levels = self._slack(costs), self._sizes.levels
+            while nodes >= _SMALLEST and costs(nodes, levels) - costs(0) > slack:
+                nodes //= 2
+            depth = min(depth, nodes) if nodes >= _SMALLEST else 0
+        self._planned, self._trial = max(depth, nodes), trial
         if depth == 0:
-            return Budget(0, 0, costs, None)
-        rate = self._earned / (costs.plain * self._elapsed) if costs and costs.plain and self._elapsed else None
-        return Budget(depth, max(depth, self._config.max_nodes), costs, rate)
+            return Budget(0, 0, costs.passes, None)
+        plain = 1.0 / costs(0)
+        rate = max(plain, self._tokens / self._seconds) if self._seconds else plain
+        if trial:  # without a rate nobody minds costs
+            return Budget(depth, self._planned, costs.passes)
+        return Budget(depth, self._planned, costs.passes, rate, step=costs.drafting.step)
 
 
 def example(vocab_size: int) -> Adaptive:
