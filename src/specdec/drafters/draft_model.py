@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class _Session(DraftSession):
 
     def __init__(self, drafter: DraftModel, context: Context) -> None:
         self._drafter, self._context = drafter, context
-        lm = drafter.lm
+        lm = drafter.lm.compiled() if context.compiles else drafter.lm
         self._vocab, self._limit = lm.spec.vocab_size, context_length(lm.model)
         fitting = [row for row in context.rows if len(row.tokens) < self._limit]
         self._place = {row.index: place for place, row in enumerate(fitting)}
@@ -177,7 +178,9 @@ class _Session(DraftSession):
         most = min(max(fanouts), self._context.vocab_size)
         if row.index not in self._shares:
             self._shares[row.index] = Shares(most)
-        return best_shape([min(fan, most) for fan in fanouts], self._shares[row.index].values(), budget.nodes, depth)
+        return best_shape(
+            [min(fan, most) for fan in fanouts], self._shares[row.index].values(), replace(budget, depth=depth)
+        )
 
     def _grow(self, rows: Sequence[Row], shapes: Sequence[TreeShape], rng: Rng) -> list[Draft]:
         assert self._session is not None

@@ -50,6 +50,12 @@ class CachedLM:
         """
         return CachedSession(self, prompts, range(len(prompts)) if groups is None else groups, expected)
 
+    def compiled(self) -> CachedLM:
+        """The same, its passes compiled; what was compiled for a model is kept as long as the model lives."""
+        from specdec.targets.compiled import CompiledLM  # which is made of this class
+
+        return CompiledLM(self)
+
     def run(
         self,
         tokens: Tensor,
@@ -79,7 +85,7 @@ class CachedSession:
     def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
         self.lm, self._prompts = lm, [list(prompt) for prompt in prompts]
         self._expected = _slots(self._prompts, groups, expected)
-        self.cache, self.map = SlotCache(), SlotMap(list(groups))
+        self.cache, self.map = SlotCache(self._expected + _SPARE), SlotMap(list(groups))
         self.batch = list(self.map.pools)  # group of each batch row, in order
         self.capacity = 0
         self._templates = CausalTemplates()

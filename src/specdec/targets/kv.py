@@ -72,9 +72,28 @@ def _grown(old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
 class SlotCache(Cache):
     """The cache object handed to a model's `forward`: layers that write where `plan` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 0) -> None:
         super().__init__(layers=[])
         self.plan = Write(0, None, 0, 0, 0)
+        self.expected = expected  # slots that a batch row will need in the end, or 0 if that is unknown
+
+    @classmethod
+    def over(cls, keys: Sequence[Tensor], values: Sequence[Tensor], slots: Tensor) -> SlotCache:
+        """A cache of one pass, which writes to `slots` `[batch, width]` of the given tensors and sees all of them."""
+        cache, extent = cls(), keys[0].shape[2]
+        cache.plan = Write(None, slots, extent, extent, 0)
+        for own_keys, own_values in zip(keys, values, strict=True):
+            layer = SlotLayer()
+            layer.keys, layer.values = own_keys, own_values
+            cache.layers.append(layer)
+        return cache
+
+    def grow(self, capacity: int) -> None:
+        """Give every layer that has been written to at least `capacity` slots."""
+        for layer in self.layers:
+            if layer.keys is not None and layer.keys.shape[2] < capacity:
+                layer.keys = _grown(layer.keys, layer.keys, capacity)
+                layer.values = _grown(layer.values, layer.values, capacity)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

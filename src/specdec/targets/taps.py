@@ -9,6 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+Store = Callable[[str, Callable[[], Any]], None]
+"""Takes a feature's name and what gives its value."""
+
 
 class Taps:
     """Captures named features: `"embed"`, `"layer:i"` (raw output of layer i), `"final"` (input of the LM head).
@@ -27,36 +30,51 @@ class Taps:
             return model(**kwargs), {}
         found: dict[str, Tensor] = {}
         thread = threading.get_ident()
-        layers = decoder_layers(model)
-        with ExitStack() as handles:
-            for name in self.names:
-                handle = _attach(name, model, layers, found, thread)
-                handles.callback(handle.remove)
+
+        def store(name: str, take: Callable[[], Any]) -> None:
+            if threading.get_ident() == thread:
+                found[name] = take()
+
+        with Hooks(model, self.names, store):
             out = model(**kwargs)
         return out, {name: found[name] for name in self.names}
 
 
-def _attach(name: str, model: nn.Module, layers: nn.ModuleList, found: dict[str, Tensor], thread: int) -> Any:
-    """Register the hook that stores feature `name` in `found`; returns its handle."""
+class Hooks:
+    """Hooks that hand the features `names` of a model to `store`, attached inside each `with`."""
 
-    def store(take: Callable[[], Any]) -> None:
-        if threading.get_ident() == thread:
-            found[name] = take()
+    def __init__(self, model: nn.Module, names: tuple[str, ...], store: Store) -> None:
+        layers = decoder_layers(model) if names else nn.ModuleList()
+        self._ways = [_way(name, model, layers, store) for name in names]
+        self._handles = ExitStack()
+
+    def __enter__(self) -> None:
+        with ExitStack() as handles:
+            for attach in self._ways:
+                handles.callback(attach().remove)
+            self._handles = handles.pop_all()
+
+    def __exit__(self, *error: object) -> None:
+        self._handles.close()
+
+
+def _way(name: str, model: nn.Module, layers: nn.ModuleList, store: Store) -> Callable[[], Any]:
+    """What registers the hook of one feature and returns its handle."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        store(lambda: args[0] if args else kwargs["hidden_states"])
+        store(name, lambda: args[0] if args else kwargs["hidden_states"])
 
     def after(_: nn.Module, __: Any, output: Any) -> None:
         # Layers return a tensor or a tuple that it heads; the output of a whole model is headed by it, too.
-        store(lambda: output if isinstance(output, Tensor) else output[0])
+        store(name, lambda: output if isinstance(output, Tensor) else output[0])
 
     if name == "embed":
-        return layers[0].register_forward_pre_hook(before, with_kwargs=True)
+        return lambda: layers[0].register_forward_pre_hook(before, with_kwargs=True)
     if name == "final":
         # The module that runs the layers also ends with their norm; `base_model` is not it in OPT and Llama 4.
         owner = next(module for module in model.modules() if any(child is layers for child in module.children()))
-        return owner.register_forward_hook(after)
-    return layers[int(name.removeprefix("layer:"))].register_forward_hook(after)
+        return lambda: owner.register_forward_hook(after)
+    return lambda: layers[int(name.removeprefix("layer:"))].register_forward_hook(after)
 
 
 def decoder_layers(model: Any) -> nn.ModuleList:
