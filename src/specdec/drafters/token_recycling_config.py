@@ -18,9 +18,8 @@ class TokenRecyclingConfig(StrategyConfig):
     successors: int = Field(default=8, ge=1, le=64, description="Most probable successors kept for a token.")
     max_nodes: int = Field(default=60, ge=1, le=512, description="Most nodes drafted in a round.")
     max_depth: int = Field(default=8, ge=1, le=32, description="Most tokens guessed one after another.")
-    text: bool = Field(
-        default=True,
-        description="Put what followed a token in the text, prompt included, before what the target found probable.",
+    prompt: bool = Field(
+        default=True, description="Begin with what follows each token in the prompt; else with nothing."
     )
     remember: bool = Field(
         default=False,

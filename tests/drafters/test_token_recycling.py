@@ -1,0 +1,211 @@
+"""Token recycling: the table is what the last passes said, and the tree the worthiest that it can fill."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec import Decoder
+from specdec.core.draft import Draft
+from specdec.core.sampling import Sampling
+from specdec.core.state import Budget, Row
+from specdec.drafters import NoDraft, TokenRecycling
+from specdec.drafters.token_recycling import _CHANCES, _Table, _tree
+from specdec.drafters.token_recycling_config import TokenRecyclingConfig
+from specdec.schedulers import Fixed
+from specdec.testing.harness import Spy, finish, generation_of
+from specdec.testing.laws import HashTable
+from specdec.testing.tabular import TabularTarget
+from specdec.verifiers import Walk
+from tests.drafters.passes import passes
+from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, plain, target
+
+pytestmark = pytest.mark.core
+
+
+def chance(path):
+    """The static chance of a path of ranks."""
+    product = 1.0
+    for level, rank in enumerate(path):
+        row = _CHANCES[min(level, len(_CHANCES) - 1)]
+        product *= row[rank] if rank < len(row) else 0.5 * row[-1]
+    return product
+
+
+@settings(max_examples=80)
+@given(
+    known=st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 3), unique=True, max_size=3), max_size=4),
+    anchor=st.integers(0, 3),
+    nodes=st.integers(1, 30),
+    depth=st.integers(1, 4),
+    ends=st.sampled_from([(), (2,)]),
+)
+def test_the_tree_is_the_worthiest_that_the_table_can_fill(known, anchor, nodes, depth, ends):
+    table = _Table(Row(0, [anchor], Sampling(), 9), TokenRecyclingConfig(), {t: tuple(a) for t, a in known.items()})
+    grown = list(table.grow(_tree(8, 4), nodes, depth, frozenset(ends)))
+    every = {}  # all paths for which there are tokens
+    for length in range(1, depth + 1):
+        for path in itertools.product(range(3), repeat=length):
+            token, alive = anchor, True
+            for at, rank in enumerate(path):
+                after = known.get(token, ())
+                alive = alive and rank < len(after) and not (at and token in ends)
+                token = after[rank] if alive else token
+            if alive:
+                every[path] = token
+    assert {path: token for path, token, _ in grown}.items() <= every.items()
+    assert len(grown) == min(nodes, len(every))
+    assert sum(worth for _, _, worth in grown) == pytest.approx(sum(sorted(map(chance, every), reverse=True)[:nodes]))
+    for place, (path, _, worth) in enumerate(grown):
+        assert worth == pytest.approx(chance(path))
+        assert len(path) == 1 or path[:-1] in {above for above, _, _ in grown[:place]}
+
+
+def drafts_and_outcomes(drafter, prompts, new=30, **call):
+    spy = Spy(drafter, lenient=False)
+    events = list(Decoder(target(), spy, scheduler=Fixed(6, 20)).stream(prompts, max_new_tokens=new, **call))
+    return spy, events
+
+
+def test_successors_are_those_of_the_last_pass_over_a_token():
+    spy, events = drafts_and_outcomes(TokenRecycling(3, prompt=False), PROMPT, do_sample=False)
+    model, table, anchor = target(), {}, int(PROMPT[0, -1])
+    text = PROMPT[0].tolist()
+    for event, call in zip(events, [*spy.calls, None], strict=True):
+        (outcome,) = event.rows
+        before = list(text)
+        nodes = {node: path for node, path in enumerate(outcome.draft.topology.paths)}
+        for node in sorted(nodes, key=lambda node: node in (0, *outcome.path)):
+            inputs = [*before, *(outcome.drafted[at - 1] for at in nodes[node])]
+            with torch.no_grad():
+                likely = model(torch.tensor([inputs])).logits[0, -1].topk(3).indices.tolist()
+            table[inputs[-1]] = likely
+        text += outcome.tokens
+        if call is None:
+            break
+        (draft,) = call.returned
+        anchor, tokens = text[-1], list(draft.tokens)
+        for node, parent in enumerate(draft.parents):
+            assert tokens[node] in table[anchor if parent < 0 else tokens[parent]]
+        if anchor in table and call.budgets[0].nodes >= 3:
+            first = [token for token, parent in zip(tokens, draft.parents, strict=True) if parent < 0]
+            assert first == table[anchor][: len(first)] and first
+        else:
+            assert anchor in table or not tokens
+
+
+def test_nodes_stand_breadth_first_and_within_the_limits():
+    drafter = TokenRecycling(4, 13, 3)
+    spy, _ = drafts_and_outcomes(drafter, PROMPT, do_sample=False)
+    largest = 0
+    for call in spy.calls:
+        (draft,) = call.returned
+        depths = draft.topology.depths[1:]
+        assert list(depths) == sorted(depths) and len(draft) <= 13 and max(depths, default=0) <= 3
+        for parent in {-1, *range(len(draft))}:
+            below = [draft.tokens[node] for node, above in enumerate(draft.parents) if above == parent]
+            assert len(set(below)) == len(below) <= 4
+        largest = max(largest, len(draft))
+    assert largest == 13
+
+
+def test_it_begins_with_what_follows_in_the_prompt_the_latest_first():
+    row = Row(0, [1, 2, 1, 3, 1, 4, 5, 1, 3, 1], Sampling(), 99)
+    assert _Table(row, TokenRecyclingConfig(successors=2), None).known == {
+        1: (3, 4),
+        2: (1,),
+        3: (1,),
+        4: (5,),
+        5: (1,),
+    }
+    assert _Table(row, TokenRecyclingConfig(), {1: (9, 3)}).known[1] == (9, 3)
+    assert _Table(row, TokenRecyclingConfig(prompt=False), None).known == {}
+    assert _Table(Row(0, [1], Sampling(), 99), TokenRecyclingConfig(), None).known == {}
+
+
+def test_a_cycle_is_drafted_as_soon_as_it_was_seen():
+    cycle = {3: 1, 1: 2, 2: 3}
+    assert passes(lambda text: cycle.get(text[-1], 3), [3], 30, TokenRecycling()) <= 8
+    assert passes(lambda text: cycle.get(text[-1], 3), [3], 30, TokenRecycling(prompt=False)) <= 8
+
+
+def test_it_draws_on_rejected_nodes_too():
+    """With rejected nodes the table knows tokens that the text never held; without, it cannot."""
+    spy, events = drafts_and_outcomes(TokenRecycling(prompt=False), PROMPT, do_sample=False)
+    text = {*PROMPT[0].tolist()}
+    for event in events:
+        text.update(event.rows[0].tokens)
+    inner = set()
+    for call in spy.calls:
+        (draft,) = call.returned
+        inner |= {draft.tokens[parent] for parent in draft.parents if parent >= 0}
+    assert inner - text
+
+
+def test_memory_is_kept_on_request_only_and_never_changes_the_text():
+    expected = plain(RAGGED, attention_mask=RAGGED_MASK, max_new_tokens=20)
+    for remember in (False, True):
+        drafter = TokenRecycling(remember=remember, prompt=False)
+        firsts = []
+        for _ in range(2):
+            spy = Spy(drafter, lenient=False)
+            out = Decoder(target(), spy, scheduler=Fixed(6, 30)).generate(
+                RAGGED, attention_mask=RAGGED_MASK, max_new_tokens=20, do_sample=False
+            )
+            assert torch.equal(out, expected)
+            firsts.append(sum(len(draft) for draft in spy.calls[0].returned))
+        assert firsts[0] < firsts[1] if remember else firsts[0] == firsts[1]
+
+
+def test_costly_nodes_are_left_out():
+    table = _Table(Row(0, [1], Sampling(), 9), TokenRecyclingConfig(), None)
+    chances = [0.5, 0.3, 0.2, 0.05, 0.01]
+    assert table.paying(chances, Budget(8, 60)) == 5
+    # At 10 tokens a second a node must be worth a hundredth of a token for each millisecond that it costs.
+    for milliseconds, count in ((0.5, 5), (10, 3), (25, 2), (40, 1), (90, 0)):
+        priced = Budget(8, 60, lambda nodes, ms=milliseconds: 0.1 + nodes * ms / 1000, 10.0)
+        assert table.paying(chances, priced) == count
+    assert table.paying([], Budget(8, 60, lambda nodes: 0.1, 10.0)) == 0
+
+
+def test_chances_follow_what_is_kept():
+    row = Row(0, [1, 2], Sampling(), 99)
+    priced = Budget(8, 60, lambda nodes: 0.1 + nodes * 0.012, 10.0)
+    sizes = {}
+    for accepted in (0, 2):
+        table = _Table(row, TokenRecyclingConfig(), None)
+        for _ in range(40):
+            table.paying([0.5, 0.2, 0.1], Budget(8, 60))
+            table.learn(outcome_of(row, accepted), [(0,)] * 4)
+        sizes[accepted] = table.paying([0.5, 0.2, 0.1], priced)
+    assert sizes[0] < sizes[2] == 3
+
+
+def outcome_of(row, accepted):
+    from specdec.core.state import Outcome, Scores
+
+    draft = Draft.point([5, 6, 7], [-1, 0, 1])
+    path = tuple(range(1, accepted + 1))
+    return Outcome(row, draft, (5, 6, 7), path, (5, 6, 7)[:accepted] + (0,), Scores(torch.zeros(1, 4, 8)), 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sampled_text_is_that_of_the_seed(seed):
+    texts = set()
+    for drafter in (NoDraft(), TokenRecycling(3), TokenRecycling(2, 5, 2, prompt=False)):
+        generation = generation_of(
+            TabularTarget(HashTable(((3, 2, 2), (1, 4, 2), (2, 2, 3))), 3), drafter, Walk(), Fixed(4, 9),
+            [(0, 1), (2,)], (20, 9), None, sampling=Sampling(greedy=False),
+        )  # fmt: skip
+        texts.add(finish(generation))
+    assert len(texts) == 1
+
+
+def test_options_out_of_range_name_the_field_and_the_range():
+    for field, value, limit in (("successors", 0, 1), ("max_nodes", 0, 1), ("max_depth", 0, 1), ("max_depth", 33, 32)):
+        with pytest.raises(ValueError, match=rf"{field}[\s\S]*than or equal to {limit}"):
+            TokenRecycling(**{field: value})
