@@ -7,14 +7,11 @@ import json
 import pytest
 import torch
 
-from specdec.core.errors import DataError, UnsupportedModelError
+from specdec.core.errors import DataError
 from specdec.heads import prompts
 from specdec.heads.choose import draw, first_best
 from specdec.heads.loops import LONGEST, period
-from specdec.heads.packed import Chunk, PackedRows
-from specdec.heads.padded import PaddedRows
 from specdec.heads.prompts import FilePrompts, Passage
-from specdec.heads.rows import fastest_rows
 from specdec.heads.template_prompts import TemplatePrompts
 from specdec.testing.enumeration import Branches, EnumeratingRng
 from tests.heads import chatty
@@ -64,68 +61,6 @@ def test_greedy_answers_are_those_of_generate(tmp_path, prompt_file, options):
             answers += 1
     assert answers > 10 and any(len(d.spans) == 2 for d in found[0].values())
     assert len({d.prompt_length for d in found[0].values()}) > 4
-
-
-def test_which_models_are_run_packed():
-    assert isinstance(fastest_rows(chatty.target(), 4), PackedRows)
-    windowed = chatty.target(**WINDOW)
-    own = windowed.config._attn_implementation
-    assert isinstance(fastest_rows(windowed, 4), PaddedRows)
-    assert windowed.config._attn_implementation == own
-
-
-def test_a_model_whose_attention_does_more_is_run_padded():
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Gemma2Config(
-        vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, sliding_window=4096, attn_logit_softcapping=0.5,
-        layer_types=["full_attention", "full_attention"],
-    )  # fmt: skip
-    model = Gemma2ForCausalLM(config).eval()
-    own = model.config._attn_implementation
-    assert isinstance(fastest_rows(model, 2), PaddedRows)
-    assert model.config._attn_implementation == own
-
-
-def test_a_model_with_a_recurrent_state_is_refused():
-    from transformers import MambaConfig, MambaForCausalLM
-
-    config = MambaConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, state_size=4)
-    with pytest.raises(UnsupportedModelError, match="Mamba"):
-        fastest_rows(MambaForCausalLM(config), 2)
-
-
-@pytest.mark.parametrize("options", [{}, WINDOW], ids=["packed", "padded"])
-@torch.inference_mode()
-def test_passes_are_those_of_the_model(options):
-    """Rows in any order, copied beginnings, rows that begin anew where a longer one was."""
-    model = chatty.target(**options)
-    texts = [torch.randint(2, 200, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(4)]
-    texts[3][:20] = texts[0][:20]
-    whole = [model(torch.tensor([text])).logits[0] for text in texts]
-    rows = fastest_rows(model, 70)
-    assert isinstance(rows, PaddedRows if options else PackedRows)
-
-    def check(*parts):
-        """Each part: row, text, tokens run before, tokens now, and the row whose beginning is copied."""
-        chunks = [
-            Chunk(row, texts[text][past : past + new], past, base, past if base >= 0 else 0)
-            for row, text, past, new, base in parts
-        ]
-        logits = rows.run(chunks)
-        expected = torch.stack([whole[text][past + new - 1] for _, text, past, new, _ in parts])
-        torch.testing.assert_close(logits, expected, rtol=0, atol=2e-4)
-
-    check((69, 0, 0, 30, -1), (3, 1, 0, 1, -1))
-    check((3, 1, 1, 1, -1), (69, 0, 30, 1, -1), (40, 2, 0, 9, -1))
-    check((40, 2, 9, 5, -1), (2, 3, 20, 1, 69), (3, 1, 2, 57, -1))
-    check((40, 2, 14, 1, -1), (69, 0, 31, 2, -1), (2, 3, 21, 1, -1))
-    rows.release(3)
-    rows.release(69)
-    check((3, 2, 0, 4, -1), (2, 3, 22, 1, -1))
-    check((3, 2, 4, 1, -1), (2, 3, 23, 30, -1))
 
 
 def test_sampled_dialogues_do_not_depend_on_their_neighbours(tmp_path):

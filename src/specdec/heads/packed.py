@@ -225,7 +225,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """The attention that transformers calls. More than a scaled softmax over the row's own tokens is refused."""
     known = {"dropout", "position_ids", "use_cache", "is_causal", "cache_position", "position_embeddings"}
-    odd = sorted(name for name, value in more.items() if value is not None and name not in known)
+    odd = sorted(name for name, value in more.items() if value is not None and value is not False and name not in known)
     if odd or more.get("dropout"):
         raise Unfit(f"its attention takes {', '.join(odd)}")
     rows = _ACTIVE.get()
