@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "CheckpointError",
+    "CheckpointWarning",
     "ConfigError",
     "DataError",
     "IncompatibleError",
@@ -96,6 +97,10 @@ class ModelNotFoundError(SpecdecError, ValueError):
 
 class CheckpointError(SpecdecError, ValueError):
     """The files of a head are missing, damaged or of another kind, or could not be written; the message names them."""
+
+
+class CheckpointWarning(UserWarning):
+    """A published head is unusual in a way that may cost acceptance; said once, when it is read."""
 
 
 class DataError(SpecdecError, ValueError):

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specdec.heads.base import Head, target_fields
 from specdec.heads.eagle_config import DecoderHeadConfig
@@ -30,10 +31,9 @@ class DecoderHead(Head):
 
     def __init__(self, config: DecoderHeadConfig, draft_ids: Sequence[int] | Tensor | None = None) -> None:
         super().__init__(config, draft_ids)
-        self.layer_config = llama_config(config)
-        self.layers = nn.ModuleList(
-            LlamaDecoderLayer(self.layer_config, index) for index in range(config.num_hidden_layers)
-        )
+        self.layer_config = layer_config(config)
+        layer: Any = Qwen3DecoderLayer if config.qk_norm else LlamaDecoderLayer
+        self.layers = nn.ModuleList(layer(self.layer_config, index) for index in range(config.num_hidden_layers))
         self.rotary_emb = LlamaRotaryEmbedding(self.layer_config)
         self.embed_tokens = nn.Embedding(config.target_vocab_size, config.width) if config.own_embed else None
         self.lm_head = nn.Linear(config.width, self.vocab_size, bias=False) if config.own_lm_head else None
@@ -133,9 +133,11 @@ class DecoderHead(Head):
         return self
 
 
-def llama_config(config: DecoderHeadConfig) -> LlamaConfig:
+def layer_config(config: DecoderHeadConfig) -> PretrainedConfig:
     """The config of the head's layers, as transformers knows it."""
-    return LlamaConfig(
+    # Qwen3's layers are Llama's with norms of queries and keys, and have no biases in the MLP.
+    family: Any = Qwen3Config if config.qk_norm else LlamaConfig
+    return family(
         hidden_size=config.width,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=config.num_hidden_layers,
@@ -147,7 +149,7 @@ def llama_config(config: DecoderHeadConfig) -> LlamaConfig:
         max_position_embeddings=config.max_position_embeddings,
         rope_parameters=dict(config.rope_parameters),
         attention_bias=config.attention_bias,
-        mlp_bias=config.mlp_bias,
+        **({} if config.qk_norm else {"mlp_bias": config.mlp_bias}),
         vocab_size=config.target_vocab_size,
         attn_implementation="sdpa",
     )

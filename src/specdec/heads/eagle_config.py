@@ -28,6 +28,7 @@ class DecoderHeadConfig(HeadConfig):
     )
     attention_bias: bool = Field(default=False, description="Whether the attention's projections have a bias.")
     mlp_bias: bool = Field(default=False, description="Whether the MLP's projections have a bias.")
+    qk_norm: bool = Field(default=False, description="Whether queries and keys are normed by head, as in Qwen3.")
     fc_bias: bool = Field(default=False, description="Whether `fc` has a bias.")
     embed_scale: float = Field(
         default=1.0, gt=0, description="Factor on token embeddings: tied ones are far smaller than features."

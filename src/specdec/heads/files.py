@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec.core.errors import CheckpointError, ModelNotFoundError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def locate(x: str | os.PathLike[str], revision: str | None = None) -> Path:
@@ -35,8 +35,11 @@ def locate(x: str | os.PathLike[str], revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        # No pattern for pickles: they are never read, so they need not be fetched.
-        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+        # Pickles are fetched only where there is nothing else, and even then never read with code in them.
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+        if not any(folder.glob("*.safetensors")):
+            snapshot_download(name, revision=revision, allow_patterns=[f"*{ending}" for ending in PICKLES])
+        return folder
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ModelNotFoundError(
@@ -63,25 +66,32 @@ def read_json(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     return data
 
 
+def read_index(folder: Path, name: str = INDEX) -> dict[str, str]:
+    """Tensor names to the files of the folder that hold them; raises CheckpointError for a file anywhere else."""
+    table = read_json(folder, name).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise CheckpointError(f"{folder / name}: expected 'weight_map', a mapping of tensor names to file names")
+    for shard in sorted(set(table.values())):
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{folder / name} names the shard {shard!r}, which is not a file of its folder")
+    return table
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of the folder on the CPU, from one safetensors file or from the shards that its index names.
 
     Raises CheckpointError where a file is missing, broken or a pickle: then nothing has been loaded.
     """
     if (folder / INDEX).is_file():
-        table = read_json(folder, INDEX).get("weight_map")
-        if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-            raise CheckpointError(f"{folder / INDEX}: expected 'weight_map', a mapping of tensor names to file names")
+        table = read_index(folder)
         found: dict[str, Tensor] = {}
         for shard in sorted(set(table.values())):
-            if Path(shard).name != shard:
-                raise CheckpointError(f"{folder / INDEX} names the shard {shard!r}, which is not a file of its folder")
             found |= _read_file(folder / shard)
         if missing := sorted(set(table) - set(found)):
             raise CheckpointError(f"{folder / INDEX} promises {_some(missing)}, which no shard holds")
         return found
     if not (folder / WEIGHTS).is_file():
-        pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+        pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
         why = f"; {', '.join(pickles)} may run code when read, convert it to safetensors" if pickles else ""
         raise CheckpointError(f"{folder} has no {WEIGHTS}{why}")
     return _read_file(folder / WEIGHTS)
