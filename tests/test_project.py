@@ -44,6 +44,7 @@ SIBLING_IMPORTS = {
     ("heads/training/features.py", "specdec.targets.taps"): "heads are trained on states captured as in decoding",
     ("drafters/draft_model.py", "specdec.targets.load"): "a config may name the draft model's checkpoint",
     ("drafters/draft_model.py", "specdec.targets.tokenizers"): "compares the two models' vocabularies",
+    ("drafters/self_skip.py", "specdec.targets.warpers"): "the sampling transform of drawn guesses",
     ("drafters/draft_model.py", "specdec.targets.warpers"): "the draft model's own sampling transform",
 }
 

@@ -53,7 +53,8 @@ class Needs:
 
     features: `"final"` (input of the LM head), `"layer:i"` (output of layer i), `"embed"`; delivered for the
         prompt and for every node of each round.
-    shared: modules of the target that the drafter uses, `"lm_head"` and `"embed_tokens"`.
+    shared: modules of the target that the drafter uses, `"lm_head"`, `"embed_tokens"` and `"layers"`, the list of
+        decoder layers, with which `context.lend` may be used.
     choices: tokens for every node of each round, on the host, read together with the verdict: `"top:k"`, the k most
         probable tokens by the raw logits, and `"decided"`, what the verifier would emit if the text came to the node.
     """

@@ -72,7 +72,9 @@ class Generation:
         clock.lap("target")
         with blame(drafter, "begin", number):
             shared, limit = _shared(self.parts), target.context_length
-            context = Context(self.rows, target.vocab_size, target.device, scores, shared, limit)
+            context = Context(
+                self.rows, target.vocab_size, target.device, scores, shared, limit, target.compiles, session.lend
+            )
             drafting = drafter.begin(context)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)

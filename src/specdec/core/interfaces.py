@@ -206,6 +206,7 @@ class Target(Part):
     vocab_size: int
     device: torch.device
     context_length: int | None = None  # positions for which the model was made, if that is known
+    compiles: bool = False  # its passes are compiled, and so should be those of models that drafters run
 
     @abstractmethod
     def begin(self, rows: Sequence[Row], needs: Needs) -> TargetSession:
@@ -234,6 +235,15 @@ class TargetSession(ABC):
     @abstractmethod
     def commit(self, outcomes: Sequence[Outcome], live: Sequence[Row]) -> None:
         """Keep exactly the tokens of each row but the last; only `live` rows will be scored again."""
+
+    def lend(self, layers: Sequence[int]) -> Any:
+        """Passes of the target's `layers` alone, from embedding to LM head, over the target's own cache.
+
+        For drafters that need the shared "layers". The object given has `length(row)`, `extend(rows, tokens, parents)`
+        and `drop(rows)`, rows named by index; see `targets.layers.Lent`. What is run must be dropped again before the
+        next `score`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not lend its layers")
 
     def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
         """Rows, by index, have gone on from the text of other rows, as they were; only `live` rows are scored again.

@@ -278,6 +278,8 @@ class Context:
     prefill: logits and features of the pass over the prompts.
     shared: the target's modules that the drafter asked for in `Needs.shared`, by name.
     context_length: positions for which the target was made, if that is known.
+    compiles: the target's passes are compiled; a drafter that runs a model of its own does likewise.
+    lend: `TargetSession.lend`, for drafters that need the target's "layers".
     """
 
     rows: tuple[Row, ...]
@@ -286,6 +288,8 @@ class Context:
     prefill: Scores
     shared: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     context_length: int | None = None
+    compiles: bool = False
+    lend: Callable[[Sequence[int]], Any] | None = None
 
     @property
     def greedy(self) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdec.drafters.merge import Merge
     from specdec.drafters.none import NoDraft
     from specdec.drafters.prompt_lookup import PromptLookup
+    from specdec.drafters.self_skip import SelfSkip
     from specdec.drafters.token_recycling import TokenRecycling
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Merge",
     "NoDraft",
     "PromptLookup",
+    "SelfSkip",
     "TokenRecycling",
 ]
 
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazy_exports(
         "Merge": "specdec.drafters.merge",
         "NoDraft": "specdec.drafters.none",
         "PromptLookup": "specdec.drafters.prompt_lookup",
+        "SelfSkip": "specdec.drafters.self_skip",
         "TokenRecycling": "specdec.drafters.token_recycling",
     },
 )

@@ -22,6 +22,7 @@ _DRAFTERS = (
     ("eagle3", "Eagle3", "Grows a tree, or a chain, with a trained head over states of several layers."),
     ("jacobi", "Jacobi", "Refines a block of guesses by what the last pass said of every position."),
     ("lookahead", "Lookahead", "Tries n-grams that a window of Jacobi iterations, or the text, has produced."),
+    ("self-skip", "SelfSkip", "Leaves out layers of the target itself, and runs over its cache."),
     ("token-recycling", "TokenRecycling", "Drafts a tree of what the target last found probable after each token."),
 )
 _VERIFIERS = (

@@ -18,6 +18,7 @@ from specdec.core.state import Outcome, Row, Scores
 from specdec.targets.cached_lm import CachedLM, CachedSession
 from specdec.targets.drift import Drift, measure
 from specdec.targets.fixed import FixedSession
+from specdec.targets.layers import Lent, layers_of, with_layers
 from specdec.targets.probe import Probe, probe
 from specdec.targets.spec import dtype_of
 from specdec.targets.taps import Taps, available
@@ -34,12 +35,14 @@ class HFTarget(Target):
 
     What its attention can do is measured, once a model, by a few passes over tiny inputs; raises
     UnsupportedModelError, with the cause, where even a chain is not scored as plain decoding would.
+    compile: run passes at a closed set of widths over a few extents, each compiled once (`targets/compiled.py`).
     """
 
     name = "hf"
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, compile: bool = False) -> None:
         self.model: Any = model
+        self.compiles = compile
         self.lm = CachedLM(model)
         self.vocab_size = self.lm.spec.vocab_size
         self._past: Past | None = None
@@ -93,6 +96,8 @@ class HFTarget(Target):
     def shared(self, name: str) -> nn.Module | None:
         if name == "lm_head":
             return self.model.get_output_embeddings()
+        if name == "layers":
+            return layers_of(self.model)
         return self.model.get_input_embeddings() if name == "embed_tokens" else None
 
     def for_call(
@@ -116,12 +121,13 @@ class HFTarget(Target):
             )
         expected = max(row.max_length for row in rows)
         prompts = [row.tokens for row in rows]
+        lm = self.lm.compiled() if self.compiles else self.lm
         if self._width is not None:
-            session: CachedSession = FixedSession(self.lm, prompts, expected, self._width)
+            session: CachedSession = FixedSession(lm, prompts, expected, self._width)
         else:
             # A row is put straight by moving its tokens, so it must not share them.
             groups = range(len(rows)) if self._straight else [row.group for row in rows]
-            session = self.lm.open(prompts, groups, expected)
+            session = lm.open(prompts, groups, expected)
         return HFSession(session, rows, Taps(needs.features), self._past, self._prefill_chunk, self._straight)
 
 
@@ -164,6 +170,10 @@ class HFSession(TargetSession):
                 self.lm.commit(number, (0, *outcome.path)[: len(outcome.tokens)])
         if not self._only and any(outcome.done for outcome in outcomes):
             self.lm.retire([self._row[row.index] for row in live])
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        own, view = self.lm.lm, with_layers(self.lm.lm.model, layers)
+        return Lent(self.lm, view if type(own) is CachedLM else view.compiled(), self._row)
 
     def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
         alive = {row.index for row in live}
