@@ -66,6 +66,7 @@ class Decoder:
         ):
             _refuse_other(role, part, kind)
         self.target = target if isinstance(target, Target) else HFTarget(target)
+        drafter = drafter.for_target(self.target)
         self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
         self.exactness, self.allow, self.compile = exactness, allow, compile
         self._usual = verifier if verifier is not None else _verifier_for(drafter)

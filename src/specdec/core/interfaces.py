@@ -54,6 +54,14 @@ class Drafter(Part):
     def begin(self, context: Context) -> DraftSession:
         """Start one generation, after the pass over the prompts."""
 
+    def for_target(self, target: Target) -> Drafter:
+        """The drafter that serves `target`, asked for when a decoder is composed, before anything else; usually itself.
+
+        For drafters with files that do not say all about their target. Nothing may be changed in this one, which other
+        decoders may share.
+        """
+        return self
+
     def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
         """Reasons of its own why this drafter cannot serve `target`, whose tokenizer is given where it is known.
 

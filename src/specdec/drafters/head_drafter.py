@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, ClassVar, TypeVar
 
@@ -13,7 +14,8 @@ from specdec.drafters.eagle_config import HeadDrafterConfig
 from specdec.drafters.head_session import HeadSession
 from specdec.heads.base import facts_of
 from specdec.heads.decoder import DecoderHead
-from specdec.heads.load import load_head
+from specdec.heads.formats.published import Published
+from specdec.heads.load import open_head
 
 _Self = TypeVar("_Self", bound="HeadDrafter")
 
@@ -30,20 +32,44 @@ class HeadDrafter(Drafter):
     def __init__(
         self, head: DecoderHead | str | os.PathLike[str], *, config: HeadDrafterConfig | None = None, **options: Any
     ) -> None:
+        found: DecoderHead | Any = head
         if not isinstance(head, DecoderHead):
-            found = load_head(head, config.revision if config else None, kind=self.kind)
+            found = open_head(head, config.revision if config else None, self.kind)
+        if found.kind != self.kind:
+            raise TypeError(f"drafter '{self.name}' takes a head of kind '{self.kind}', found one of '{found.kind}'")
+        self._head: DecoderHead | None = None
+        self._published: Published | None = None
+        if isinstance(found, Published):
+            self._published, where = found, found.where
+        else:
             assert isinstance(found, DecoderHead)
-            head = found
-        elif head.kind != self.kind:
-            raise TypeError(f"drafter '{self.name}' takes a head of kind '{self.kind}', found one of '{head.kind}'")
-        self.head = head
-        where = head.where or head.config.target or "-"
+            where = found.where or found.config.target or "-"
+            self._take(found)
         self._config = config or self.config_class(checkpoint=where, **options)
-        shared = [("embed_tokens", head.config.own_embed), ("lm_head", head.config.own_lm_head)]
-        self.needs = Needs(head.features, tuple(name for name, own in shared if not own))  # type: ignore[misc]
         self.branching = self.top_k > 1  # type: ignore[misc]
         if not self.branching:
             self.emits = frozenset({Kind.IID, Kind.POINT})  # type: ignore[misc]
+
+    def _take(self, head: DecoderHead) -> None:
+        self._head = head
+        shared = [("embed_tokens", head.config.own_embed), ("lm_head", head.config.own_lm_head)]
+        self.needs = Needs(head.features, tuple(name for name, own in shared if not own))  # type: ignore[misc]
+
+    @property
+    def head(self) -> DecoderHead:
+        """The head; raises RuntimeError where its files leave open what only a target says, and there is none yet."""
+        if self._head is None:
+            raise RuntimeError(f"drafter '{self.name}' has no head yet: compose it with a target, Decoder(target, ...)")
+        return self._head
+
+    def for_target(self, target: Target) -> Drafter:
+        if self._head is not None or self._published is None:
+            return self
+        met = copy.copy(self)
+        head = self._published.head(facts_of(target))
+        assert isinstance(head, DecoderHead)
+        met._take(head)
+        return met
 
     @property
     def config(self) -> HeadDrafterConfig:
@@ -64,6 +90,8 @@ class HeadDrafter(Drafter):
         return cls(config.checkpoint, config=config)
 
     def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
+        if self._head is None:
+            return self.for_target(target).problems(target, tokenizer)
         return self.head.fit_problems(facts_of(target)) + self.head.config.tokenizer_problems(tokenizer)
 
     def begin(self, context: Context) -> DraftSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,8 @@ from specdec.core.state import Budget, Context, Outcome, Row
 from specdec.drafters.growth import worthwhile
 from specdec.drafters.medusa_config import MedusaConfig
 from specdec.heads.base import facts_of
-from specdec.heads.load import load_head
+from specdec.heads.formats.published import Published
+from specdec.heads.load import open_head
 from specdec.heads.medusa import MedusaHead
 from specdec.heads.medusa_config import MedusaHeadConfig
 from specdec.heads.trees import PUBLISHED, StaticTree, cartesian, read_tree
@@ -56,17 +58,41 @@ class Medusa(Drafter):
         tree: str | Sequence[Sequence[int]] | StaticTree | None = None,
         config: MedusaConfig | None = None,
     ) -> None:
-        if not isinstance(head, MedusaHead):
-            found = load_head(head, config.revision if config else None, kind="medusa")
-            assert isinstance(found, MedusaHead)
-            head = found
-        self.head = head
+        found = head if isinstance(head, MedusaHead) else open_head(head, config.revision if config else None, "medusa")
         named: Any = tree.paths if isinstance(tree, StaticTree) else tree
-        self._config = config or MedusaConfig(checkpoint=head.where or head.config.target or "-", tree=named)
-        self.tree = _tree(head, tree if isinstance(tree, StaticTree) else self._config.tree)
+        where = found.where or (found.config.target if isinstance(found, MedusaHead) else "") or "-"
+        self._config = config or MedusaConfig(checkpoint=where, tree=named)
+        self._asked = tree if isinstance(tree, StaticTree) else self._config.tree
+        self._head: MedusaHead | None = None
+        self._published: Published | None = None
+        if isinstance(found, Published):
+            self._published = found
+        else:
+            assert isinstance(found, MedusaHead)
+            self._take(found)
+
+    def _take(self, head: MedusaHead) -> None:
+        self._head = head
+        self.tree = _tree(head, self._asked)
         self.branching = not self.tree.is_chain  # type: ignore[misc]
         self.needs = Needs(("final",), () if head.config.own_lm_head else ("lm_head",))  # type: ignore[misc]
         self._shapes: dict[tuple[int, int], _Shape | None] = {}
+
+    @property
+    def head(self) -> MedusaHead:
+        """The heads; raises RuntimeError where their files leave open what a target says, and there is none yet."""
+        if self._head is None:
+            raise RuntimeError("drafter 'medusa' has no heads yet: compose it with a target, Decoder(target, ...)")
+        return self._head
+
+    def for_target(self, target: Target) -> Drafter:
+        if self._head is not None or self._published is None:
+            return self
+        met = copy.copy(self)
+        head = self._published.head(facts_of(target))
+        assert isinstance(head, MedusaHead)
+        met._take(head)
+        return met
 
     @property
     def config(self) -> MedusaConfig:
@@ -77,6 +103,8 @@ class Medusa(Drafter):
         return cls(config.checkpoint, config=config)
 
     def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
+        if self._head is None:
+            return self.for_target(target).problems(target, tokenizer)
         return self.head.fit_problems(facts_of(target)) + self.head.config.tokenizer_problems(tokenizer)
 
     def begin(self, context: Context) -> DraftSession:

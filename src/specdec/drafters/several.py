@@ -55,6 +55,11 @@ class Several(Drafter):
     def from_config(cls, config: Any) -> Several:
         return cls(*(create("drafter", part) for part in config.drafters))
 
+    def for_target(self, target: Target) -> Drafter:
+        met = [drafter.for_target(target) for drafter in self.drafters]
+        same = all(new is old for new, old in zip(met, self.drafters, strict=True))
+        return self if same else type(self)(*met)
+
     def problems(self, target: Target, tokenizer: Any = None) -> list[str]:
         return [problem for drafter in self.drafters for problem in drafter.problems(target, tokenizer)]
 

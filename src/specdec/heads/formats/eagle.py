@@ -66,4 +66,5 @@ def _verifier(config: Mapping[str, Any]) -> str:
     """The model that the checkpoint was made for, where it says one."""
     spec = config.get("speculators_config")
     verifier = spec.get("verifier") if isinstance(spec, Mapping) else None
-    return str((verifier.get("name_or_path") if isinstance(verifier, Mapping) else None) or "")
+    named = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
+    return str(named or config.get("base_model_name_or_path") or "")

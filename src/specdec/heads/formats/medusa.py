@@ -49,6 +49,8 @@ def read_medusa(
         for layer in range(depth)
         if (head, layer, "weight") not in blocks
     ]
+    if config.get("original_lm_head") and set(lm) == {0}:
+        lm = {None: lm[0]}  # vLLM's other spelling of one for all
     if lm and None not in lm:
         missing += [f"the LM head of head {head} is missing" for head in range(heads) if head not in lm]
         unknown += [f"an LM head {head} of {heads} heads is not known" for head in lm if head not in range(heads)]
