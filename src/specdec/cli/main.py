@@ -11,6 +11,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from specdec import __version__
+from specdec.cli.bench import bench
 from specdec.cli.certify import certify
 from specdec.cli.check import check
 from specdec.cli.distill import distill
@@ -36,6 +37,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     certify,
     distill,
     train,
+    bench,
 )
 
 
