@@ -68,7 +68,7 @@ class Corpus:
         self.train: list[Text] = []
         self.held_out: list[Text] = []
         for mark in self.marks:
-            shard = []
+            shard: list[Text] = []
             for text, fraction in found[mark]:
                 placed = replace(text, place=(len(self.shards), len(shard)))
                 shard.append(placed)

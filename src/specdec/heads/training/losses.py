@@ -64,7 +64,8 @@ class _TokenLoss(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             for start in range(0, len(states[0]), chunk):
                 part = slice(start, start + chunk)
-                law = ids = None
+                law: Any = None
+                ids: Any = None
                 if isinstance(label, Teacher):
                     law = _logits(label.states[part], label.rows.to(half), label.bias).softmax(
                         -1

@@ -130,7 +130,7 @@ def train(
     finally:
         trainer_module.last_checkpoint(checkpoints)  # removes one that was left half-written
     if recipe.kind == "medusa" and args.should_save and not conductor.stopped:
-        tree = plant(model, out, [(text.ids, text.spans) for text in corpus.measured(recipe.held_out_tokens)])
+        tree = plant(model, out, [(text.ids.tolist(), text.spans) for text in corpus.measured(recipe.held_out_tokens)])
         if tree is not None and tree.values is not None:
             about["tree_tokens_per_pass"] = round(1 + sum(tree.values), 3)
             say(f"the best tree of {len(tree)} nodes is worth {1 + sum(tree.values):.3f} tokens a pass")

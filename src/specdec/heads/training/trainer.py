@@ -59,7 +59,7 @@ class HeadTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The recipe's learning rate, which may follow the time as well as the steps."""
-        if self.lr_scheduler is None:
+        if self.lr_scheduler is None:  # type: ignore[has-type]
             factor = cosine(self.progress, self.recipe.warmup, self.recipe.lr_end)
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
             self._created_lr_scheduler = True
@@ -91,7 +91,8 @@ class HeadTrainer(Trainer):
         began = time.monotonic()
         figures = self.measure()
         self.log({f"held_out_{name}": value for name, value in figures.items()})
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
+        handler: Any = self.callback_handler
+        self.control = handler.on_evaluate(self.args, self.state, self.control, figures)  # type: ignore[has-type]
         self._seen["since"] += time.monotonic() - began
         return figures
 
