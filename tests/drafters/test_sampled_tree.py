@@ -13,7 +13,7 @@ from specdec.core.draft import ANCHOR, Draft, Kind
 from specdec.core.interfaces import Drafter, DraftSession
 from specdec.core.rng import TorchRng
 from specdec.core.sampling import Sampling
-from specdec.core.state import Outcome, Row
+from specdec.core.state import Budget, Outcome, Row
 from specdec.drafters import DraftModel
 from specdec.drafters.draft_model import example
 from specdec.drafters.sampled_tree import grow
@@ -78,7 +78,7 @@ def test_the_best_shape_is_the_best_of_all(fanouts, shares, nodes, depth):
             for path in chosen
         )
 
-    shape = best_shape(fanouts, shares, nodes, depth)
+    shape = best_shape(fanouts, shares, Budget(depth, nodes))
     count = min(nodes, len(everything))
     assert len(shape) == count
     places: list[tuple[int, ...]] = []
@@ -89,6 +89,21 @@ def test_the_best_shape_is_the_best_of_all(fanouts, shares, nodes, depth):
         trees = (set(chosen) for chosen in itertools.combinations(everything, count))
         best = max((sum(map(worth, tree)) for tree in trees if closed(tree)), default=0.0)
         assert sum(map(worth, places)) == pytest.approx(best)
+
+
+def test_the_best_shape_is_paid_for():
+    def cost(nodes):
+        return 1.0 + 0.05 * nodes
+
+    shares, fanouts = (0.6, 0.2), (3, 3, 3, 3)
+    free = best_shape(fanouts, shares, Budget(4, 40))
+    sizes = [len(best_shape(fanouts, shares, Budget(4, 40, cost, rate))) for rate in (0.0, 0.5, 2.0, 99.0)]
+    assert sizes[0] == len(free) == 40 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
+    depths = [best_shape(fanouts, shares, Budget(4, 40, cost, 0.5, step=step)).depth for step in (0.0, 0.3, 0.6, 9.0)]
+    assert depths[0] == 4 and depths == sorted(depths, reverse=True) and depths[-1] == 1
+    # A level for 0.6 * 0.6 and what stands beside it has to bring more than it takes.
+    assert best_shape((1, 1), (0.6,), Budget(2, 2, lambda nodes: 1.0, 1.0, step=0.37)).depth == 1
+    assert best_shape((1, 1), (0.6,), Budget(2, 2, lambda nodes: 1.0, 1.0, step=0.35)).depth == 2
 
 
 # --- draws ----------------------------------------------------------------------------------------------
@@ -102,7 +117,32 @@ class TableTree(Drafter):
     def __init__(self, table, fanouts=(2, 2), shares=(0.6, 0.3), kind=Kind.NO_REPLACE):
         self.table, self.fanouts, self.shares, self.kind = table, fanouts, shares, kind
         self.emits, self.branching = frozenset({kind}), max(fanouts) > 1
-        self.asked = []
+        self.steps = []
+
+    def check(self, step):
+        """Both ways to say who is whose parent agree, and nodes see their ancestors."""
+        if not step.depth:
+            self.steps = []
+            return
+        self.steps.append(step)
+        assert step.before == sum(earlier.width for earlier in self.steps[:-1])
+        for index, above in enumerate(step.above):
+            ends = [(0, ())]  # column and path of the row's nodes asked about so far, the anchor first
+            for earlier in self.steps:
+                ends += [
+                    (1 + earlier.before + place, tuple(earlier.below[index, place].tolist()))
+                    for place in range(len(earlier.above[index]))
+                ]
+            for place, parent in enumerate(above):
+                path = tuple(step.below[index, place].tolist())
+                assert ends[parent][1] == path[:-1] and ends[parent][0] == step.parents[index, place]
+                seen = {column for column, _ in ends[1:] if step.seen[index, place, column - 1]}
+                mine, number = {1 + step.before + place}, parent
+                while number:
+                    mine.add(ends[number][0])
+                    number = [0, *(p for earlier in self.steps for p in earlier.above[index])][number]
+                assert seen == mine
+        assert step.seen[:, range(step.width), range(step.before, step.before + step.width)].all()
 
     def begin(self, context):
         return TableTreeSession(self)
@@ -115,14 +155,11 @@ class TableTreeSession(DraftSession):
     def propose(self, rows, budgets, rng):
         made = self.drafter
         vocab = len(made.table(tuple(rows[0].tokens)))
-        shapes = [
-            best_shape([min(fan, vocab) for fan in made.fanouts], made.shares, budget.nodes, budget.depth)
-            for budget in budgets
-        ]
+        shapes = [best_shape([min(fan, vocab) for fan in made.fanouts], made.shares, budget) for budget in budgets]
 
         def oracle(step):
             laws = torch.full((len(rows), step.width, vocab), float("nan"), dtype=torch.float64)
-            made.asked.append((step.depth, step.above))
+            made.check(step)
             for index, row in enumerate(rows):
                 for place in range(len(step.above[index]) if step.depth else 1):
                     below = step.below[index, place].tolist() if step.depth else []
@@ -162,16 +199,9 @@ def grown(prompts, budgets, fanouts=(3, 2), kind=Kind.NO_REPLACE, seed=0, table=
     return session.propose(rows, budgets, TorchRng(seed))
 
 
-class Size:
-    """As much of a budget as a shape asks for."""
-
-    def __init__(self, depth, nodes):
-        self.depth, self.nodes = depth, nodes
-
-
 def test_siblings_differ_and_stand_in_draw_order():
     for seed in range(30):
-        (draft,) = grown([(1, 0)], [Size(2, 9)], seed=seed)
+        (draft,) = grown([(1, 0)], [Budget(2, 9)], seed=seed)
         assert set(draft.kinds) == {Kind.NO_REPLACE} and len(draft) == 9
         for family in draft.topology.candidates:
             tokens = [int(draft.tokens[candidate.node - 1]) for candidate in family]
@@ -180,18 +210,18 @@ def test_siblings_differ_and_stand_in_draw_order():
 
 
 def test_a_certain_law_has_a_second_child_all_the_same():
-    (draft,) = grown([(1, 0)], [Size(1, 3)], table=HashTable(((0, 1, 0),)))
+    (draft,) = grown([(1, 0)], [Budget(1, 3)], table=HashTable(((0, 1, 0),)))
     assert sorted(int(token) for token in draft.tokens) == [0, 1, 2] and int(draft.tokens[0]) == 1
     assert float(draft.q[0, 1]) == pytest.approx(1.0, abs=1e-5) and float(draft.q[0].min()) > 0
 
 
 def test_one_child_a_node_leaves_laws_as_they_are():
-    (draft,) = grown([(1, 0)], [Size(2, 9)], fanouts=(1, 1), table=HashTable(((0, 1, 0),)))
+    (draft,) = grown([(1, 0)], [Budget(2, 9)], fanouts=(1, 1), table=HashTable(((0, 1, 0),)))
     assert draft.q.tolist() == [[0.0, 1.0, 0.0]] * 2
 
 
 def test_rows_of_different_size_are_grown_as_each_alone():
-    prompts, sizes = [(1, 0), (2,), (0, 2, 1), (1,)], [Size(2, 7), Size(1, 2), Size(0, 0), Size(2, 3)]
+    prompts, sizes = [(1, 0), (2,), (0, 2, 1), (1,)], [Budget(2, 7), Budget(1, 2), Budget(0, 0), Budget(2, 3)]
     for kind in (Kind.NO_REPLACE, Kind.POINT, Kind.IID):
         together = grown(prompts, sizes, kind=kind, seed=4)
         for prompt, size, draft in zip(prompts, sizes, together, strict=True):
@@ -203,7 +233,7 @@ def test_rows_of_different_size_are_grown_as_each_alone():
 
 
 def test_point_trees_hold_the_likeliest_tokens():
-    (draft,) = grown([(1, 0)], [Size(2, 9)], kind=Kind.POINT)
+    (draft,) = grown([(1, 0)], [Budget(2, 9)], kind=Kind.POINT)
     for node, family in enumerate(draft.topology.candidates):
         if family:
             below = [int(draft.tokens[at - 1]) for at in draft.topology.paths[node]]

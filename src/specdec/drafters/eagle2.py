@@ -15,6 +15,8 @@ class Eagle2(HeadDrafter):
     head: the trained head, or the folder or hub id that holds it. depth, nodes: limits of a tree. top_k: nodes that
     are expanded at each depth, and children of each. A node's value is the product of the head's confidences on its
     path; the worthiest frontier is expanded, the worthiest nodes are kept, and of those what its costs justify.
+    sampled: for a target that samples, draw trees without replacement from the head's law, for `traversal` to judge,
+        instead of taking the likeliest tokens. Their shape follows from what siblings have been worth.
     Source: Li et al., arXiv 2406.16858.
     """
 
@@ -29,9 +31,10 @@ class Eagle2(HeadDrafter):
         depth: int = 6,
         top_k: int = 8,
         nodes: int = 60,
+        sampled: bool = False,
         config: Eagle2Config | None = None,
     ) -> None:
-        super().__init__(head, config=config, depth=depth, top_k=top_k, nodes=nodes)
+        super().__init__(head, config=config, depth=depth, top_k=top_k, nodes=nodes, sampled=sampled)
 
     @property
     def top_k(self) -> int:
@@ -40,6 +43,10 @@ class Eagle2(HeadDrafter):
     @property
     def nodes(self) -> int:
         return self._config.nodes  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def sampled(self) -> bool:
+        return super().sampled or self._config.sampled  # type: ignore[attr-defined,no-any-return]
 
 
 def example(vocab_size: int) -> Eagle2:

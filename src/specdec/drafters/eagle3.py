@@ -15,6 +15,8 @@ class Eagle3(HeadDrafter):
 
     head: the trained head, or the folder or hub id that holds it. shape: "tree" or "chain". depth, nodes: limits of a
     draft. top_k: nodes that are expanded at each depth of a tree, and children of each.
+    sampled: for a target that samples, draw trees without replacement from the head's law, for `traversal` to judge,
+        instead of taking the likeliest tokens. Their shape follows from what siblings have been worth.
     Source: Li et al., arXiv 2503.01840.
     """
 
@@ -30,9 +32,10 @@ class Eagle3(HeadDrafter):
         depth: int = 6,
         top_k: int = 8,
         nodes: int = 60,
+        sampled: bool = False,
         config: Eagle3Config | None = None,
     ) -> None:
-        super().__init__(head, config=config, shape=shape, depth=depth, top_k=top_k, nodes=nodes)
+        super().__init__(head, config=config, shape=shape, depth=depth, top_k=top_k, nodes=nodes, sampled=sampled)
 
     @property
     def top_k(self) -> int:
@@ -43,6 +46,10 @@ class Eagle3(HeadDrafter):
     def nodes(self) -> int:
         chosen = self._config
         return chosen.nodes if chosen.shape == "tree" else chosen.depth  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def sampled(self) -> bool:
+        return super().sampled or self._config.sampled  # type: ignore[attr-defined,no-any-return]
 
 
 def example(vocab_size: int) -> Eagle3:

@@ -18,3 +18,4 @@ class Eagle3Config(HeadDrafterConfig):
     shape: Literal["tree", "chain"] = Field(default="tree", description="What is drafted: dynamic trees, or chains.")
     top_k: int = Field(default=8, ge=1, description="Trees: nodes expanded at each depth, and children of each.")
     nodes: int = Field(default=60, ge=1, description="Trees: most nodes, if the budget allows them.")
+    sampled: bool = Field(default=False, description="Trees: draw trees without replacement where the target samples.")

@@ -47,8 +47,9 @@ class HeadDrafter(Drafter):
             self._take(found)
         self._config = config or self.config_class(checkpoint=where, **options)
         self.branching = self.top_k > 1  # type: ignore[misc]
-        if not self.branching:
-            self.emits = frozenset({Kind.IID, Kind.POINT})  # type: ignore[misc]
+        if self.sampled:  # a greedy target gets the likeliest tokens all the same
+            drawn = Kind.NO_REPLACE if self.branching else Kind.IID
+            self.emits = frozenset({drawn, Kind.POINT})  # type: ignore[misc]
 
     def _take(self, head: DecoderHead) -> None:
         self._head = head
@@ -81,6 +82,11 @@ class HeadDrafter(Drafter):
         return 1
 
     @property
+    def sampled(self) -> bool:
+        """Whether drafts for a target that samples are drawn from the head's law: chains always are."""
+        return self.top_k == 1
+
+    @property
     def nodes(self) -> int:
         """Most nodes of a draft."""
         return self._config.depth
@@ -95,4 +101,4 @@ class HeadDrafter(Drafter):
         return self.head.fit_problems(facts_of(target)) + self.head.config.tokenizer_problems(tokenizer)
 
     def begin(self, context: Context) -> DraftSession:
-        return HeadSession(self.head, context, self._config.depth, self.nodes, self.top_k)
+        return HeadSession(self.head, context, self._config.depth, self.nodes, self.top_k, self.sampled)

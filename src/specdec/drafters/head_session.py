@@ -18,7 +18,8 @@ from specdec.drafters.growth import Children, Frontier, grow, likeliest, widths
 from specdec.drafters.proposal import laws
 from specdec.drafters.sampled_tree import Step
 from specdec.drafters.sampled_tree import grow as grow_sampled
-from specdec.drafters.tree_shape import tree_shape
+from specdec.drafters.shares import Shares
+from specdec.drafters.tree_shape import TreeShape, best_shape, tree_shape
 from specdec.heads.cached import CachedHead
 from specdec.heads.decoder import DecoderHead
 from specdec.targets.branches import Branches
@@ -37,11 +38,11 @@ class HeadSession(DraftSession):
     after them. A row whose states and tokens do not match, which no engine of ours makes, is decoded plainly.
     """
 
-    def __init__(self, head: DecoderHead, context: Context, depth: int, nodes: int, top_k: int) -> None:
+    def __init__(self, head: DecoderHead, context: Context, depth: int, nodes: int, top_k: int, sampled: bool) -> None:
         prompts = [context.prefill.features[name] for name in head.features]  # a feature, a row: [tokens, size]
         states = [torch.cat(parts, -1) for parts in zip(*prompts, strict=True)]
         self._head: DecoderHead = head.serving(context.shared, states[0].device, states[0].dtype)  # type: ignore[assignment]
-        self._context, self._depth, self._nodes = context, depth, nodes
+        self._context, self._depth, self._nodes, self._sampled = context, depth, nodes, sampled
         self._fan, self._tree = min(top_k, head.vocab_size), top_k > 1
         lm = CachedHead(self._head)
         self._lm = lm.compiled() if context.compiles else lm
@@ -55,11 +56,14 @@ class HeadSession(DraftSession):
         self._given = {row.index: [known] for row, known in zip(context.rows, states, strict=True)}
         self._last: dict[int, Tensor] = {}  # the head's state behind the last entry, [width]
         self._values: dict[int, Sequence[float] | Tensor] = {}  # of the nodes of the last drafts, by row
+        self._shares: dict[int, Shares] = {}  # of rows for which trees are drawn
         mirrors = {id(row.sampling): row.sampling.mirror for row in context.rows}
         self._samplings: dict[int, Sampling] = {row.index: mirrors[id(row.sampling)] for row in context.rows}
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
+            if outcome.row.index in self._shares:
+                self._shares[outcome.row.index].observe(outcome)
             if outcome.row.rounds <= 1 or not outcome.tokens:
                 continue  # the pass over the prompts, which is known, or a row that stood still
             parts = [outcome.features(name) for name in self._head.features]
@@ -69,6 +73,7 @@ class HeadSession(DraftSession):
     def follow(self, ancestors: Mapping[int, int]) -> None:
         given, last = dict(self._given), dict(self._last)
         for row, source in ancestors.items():
+            self._shares.pop(row, None)
             self._given[row] = list(given[source])
             if source in last:
                 self._last[row] = last[source]
@@ -77,7 +82,7 @@ class HeadSession(DraftSession):
             self._session.follow({self._place[row]: self._place[source] for row, source in ancestors.items()})
 
     def confidences(self, row: Row) -> Tensor | None:
-        """Products along each path of the head's probabilities; of a chain that was drawn, nothing."""
+        """Products along each path of the head's probabilities; of drafts that were drawn, nothing."""
         values = self._values.get(row.index)
         return None if values is None else torch.as_tensor(values).exp()
 
@@ -93,7 +98,7 @@ class HeadSession(DraftSession):
             self._open()
         self._retire(rows)
         states = self._catch_up(drafting)
-        if self._tree or self._context.greedy:
+        if not self._sampled or self._context.greedy:
             made = self._likeliest(drafting, limits, states)
         else:
             made = self._drawn(drafting, limits, states, rng.fold(_DRAW))
@@ -173,29 +178,41 @@ class HeadSession(DraftSession):
         return [kept.draft for kept in made]
 
     def _drawn(self, rows: Sequence[Row], budgets: Sequence[Budget], states: Tensor, rng: Rng) -> list[Draft]:
-        """Chains drawn from the head's law, which mirrors the target's sampling."""
+        """Trees of draws without replacement, or chains, from the head's law, which mirrors the target's sampling."""
         assert self._session is not None
-        session, places = self._session, [self._place[row.index] for row in rows]
-        samplings = [self._samplings[row.index] for row in rows]
-        shapes = [tree_shape(tuple(range(-1, budget.depth - 1))) for budget in budgets]
-        asked = states[:, None]  # [rows, nodes asked about, width]: their states, the anchor's first
+        places, samplings = [self._place[row.index] for row in rows], [self._samplings[row.index] for row in rows]
+        shapes = [self._shape(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+        below = [
+            max(len(shape.levels[depth].nodes) for shape in shapes if depth < shape.depth)
+            for depth in range(1, max(shape.depth for shape in shapes))
+        ]
+        branches = Branches(self._session, places, below) if below else None
+        asked = states[:, None]  # [rows, columns, width]: states of the nodes asked about, the anchor's first
 
         def oracle(step: Step) -> Tensor:
             nonlocal asked
-            if step.depth:
-                # In a chain every node asked about stands below the one before it; a row that is done is padding.
-                parents = [[node - 1 for node in above] for above in step.above]
-                out, _ = session.extend(
-                    places, step.tokens.to(asked.device), parents, inputs={"states": asked[:, -step.width :]}
-                )
+            if branches is not None and step.depth:
+                device = asked.device
+                above = asked.gather(1, step.parents.to(device)[..., None].expand(-1, -1, asked.shape[-1]))
+                out = branches.step(step.tokens.to(device), step.seen.to(device), {"states": above})
                 asked = torch.cat([asked, out], 1)
             logits = self._head.logits(asked[:, -step.width :])
             ids = self._head.draft_ids
             return laws(rows, samplings, step, logits, ids, self._context.vocab_size, self._context.device)
 
-        drafts = grow_sampled(shapes, oracle, Kind.IID, rng, [(row.copy, row.rounds) for row in rows])
-        self._drop(places)
+        kind = Kind.NO_REPLACE if self._tree else Kind.IID
+        drafts = grow_sampled(shapes, oracle, kind, rng, [(row.copy, row.rounds) for row in rows])
+        if branches is not None:
+            self._drop(places)
         return drafts
+
+    def _shape(self, row: Row, budget: Budget) -> TreeShape:
+        """Where draws will stand, decided before anything is drawn."""
+        if not self._tree:
+            return tree_shape(tuple(range(-1, budget.depth - 1)))
+        if row.index not in self._shares:
+            self._shares[row.index] = Shares(self._fan)
+        return best_shape([self._fan] * budget.depth, self._shares[row.index].values(), budget)
 
     def _drop(self, places: Sequence[int]) -> None:
         assert self._session is not None

@@ -22,29 +22,52 @@ _FILL = 1e-6  # share of a law that is spread over the vocabulary, so that there
 class Step:
     """The nodes of one depth whose children are to be drawn, the rows side by side; shorter rows are padded.
 
-    above: for each row its nodes' parents, counted among the nodes asked about so far: 0 is the anchor, i the i-th node
-        after it. The first step asks about the anchor, and `above` is empty.
+    above: for each row its nodes' parents, counted among the row's nodes asked about so far: 0 is the anchor, i the
+        i-th node after it. The first step asks about the anchor, and `above` is empty.
     depth: 0 for the anchor. width: nodes of the longest row.
+    before: columns that the steps between the anchor's and this one take, where they stand side by side.
     """
 
     above: tuple[tuple[int, ...], ...]
     depth: int
     width: int
+    before: int
     _drawn: Tensor  # [rows, nodes], tokens drawn so far
-    _paths: tuple[tuple[tuple[int, ...], ...], ...]  # a row, a node
+    _paths: tuple[tuple[tuple[int, ...], ...], ...]  # a row, a node: from the anchor's child down to itself
+    _columns: tuple[tuple[tuple[int, ...], ...], ...]  # a row, a node: the columns of these
 
     @cached_property
     def below(self) -> Tensor:
         """`[rows, width, depth]` int64: the tokens on the way from the anchor to each node, its own last."""
-        rows, padding = len(self._paths), (0,) * self.depth
-        index = [[*paths, *[padding] * (self.width - len(paths))] for paths in self._paths]
-        at = host.send(index, self._drawn.device).view(rows, self.width * self.depth)
-        return self._drawn.gather(1, at).view(rows, self.width, self.depth)
+        return self._drawn.gather(1, self._table(self._paths).flatten(1)).view(-1, self.width, self.depth)
 
     @property
     def tokens(self) -> Tensor:
         """`[rows, width]` int64: the nodes' own tokens, where they are not the anchor."""
         return self.below[..., -1]
+
+    @property
+    def parents(self) -> Tensor:
+        """`[rows, width]` int64: the column of each node's parent, that of the anchor being 0 and first."""
+        if self.depth < 2:
+            return torch.zeros(len(self._paths), self.width, dtype=torch.int64, device=self._drawn.device)
+        return self._table(self._columns)[..., -2] + 1
+
+    @property
+    def seen(self) -> Tensor:
+        """`[rows, width, before + width]` bool: which columns are a node's ancestors below the anchor, or itself."""
+        rows, device = len(self._paths), self._drawn.device
+        seen = torch.zeros(rows, self.width, self.before + self.width, dtype=torch.bool, device=device)
+        if self.depth > 1:
+            seen.scatter_(2, self._table(self._columns)[..., :-1], True)
+        own = torch.arange(self.before, self.before + self.width, device=device)[:, None]
+        return seen.scatter_(2, own.expand(rows, self.width, 1), True)
+
+    def _table(self, lists: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """`[rows, width, depth]` int64, zeros for padding."""
+        padding = (0,) * self.depth
+        padded = [[*row, *[padding] * (self.width - len(row))] for row in lists]
+        return host.send(padded, self._drawn.device).view(len(lists), self.width, self.depth)
 
 
 Oracle = Callable[[Step], Tensor]
@@ -67,14 +90,22 @@ def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys
     deepest, most = max(shape.depth for shape in shapes), max(len(shape) for shape in shapes)
     if not deepest:
         return [Draft.empty()] * len(shapes)
-    drawn = torch.zeros(0)
+    drawn, before = torch.zeros(0), 0
+    columns: list[dict[int, int]] = [{} for _ in shapes]  # a row: of nodes that were asked about
     laws: list[dict[int, Tensor]] = [{} for _ in shapes]  # a row: [vocab] by node, the anchor being 0
     for depth in range(deepest):
         levels = [shape.levels[depth] if depth < shape.depth else Level() for shape in shapes]
         paths = tuple(tuple(shape.paths[n] for n in level.nodes) for shape, level in zip(shapes, levels, strict=True))
         width = max(len(level.nodes) for level in levels)
-        law = oracle(Step(tuple(level.above for level in levels), depth, width, drawn, paths))
-        if not depth:
+        for level, known in zip(levels, columns, strict=True):
+            known.update((node, before + place) for place, node in enumerate(level.nodes))
+        under = tuple(
+            tuple(tuple(map(known.get, path)) for path in row) for known, row in zip(columns, paths, strict=True)
+        )
+        law = oracle(Step(tuple(level.above for level in levels), depth, width, before, drawn, paths, under))
+        if depth:
+            before += width
+        else:
             drawn = torch.zeros(len(shapes), most, dtype=torch.int64, device=law.device)
         # Places with most children first, so that those of the j-th child are the first few.
         places = sorted(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
 from specdec.core.draft import ANCHOR
+from specdec.core.state import Budget
+from specdec.drafters.growth import worthwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +71,39 @@ def tree_shape(parents: tuple[int, ...]) -> TreeShape:
     return TreeShape(parents, tuple(levels), tuple(asked[1:]), (*paths, ()))
 
 
-def best_shape(fanouts: Sequence[int], shares: Sequence[float], nodes: int, depth: int) -> TreeShape:
-    """The `nodes` places most likely to be kept, with at most `fanouts[d]` children a node at depth d.
+def best_shape(fanouts: Sequence[int], shares: Sequence[float], budget: Budget) -> TreeShape:
+    """The places most likely to be kept, as many as the budget allows and its costs justify.
 
-    shares: chance that the j-th child drawn at a node is the one kept, if the node is; none larger than the one before
-        it, the last one standing for all that follow. A place is worth the product of the shares on its path. So no
-        place is worth more than its parent or its elder sibling, and the worthiest places always form a tree.
+    fanouts: most children of a node, by depth. shares: chance that the j-th child drawn at a node is the one kept, if
+    the node is; none larger than the one before it, the last one standing for all that follow. A place is worth the
+    product of the shares on its path. So no place is worth more than its parent or its elder sibling, and the
+    worthiest places always form a tree.
     """
-    chosen: list[tuple[int, ...]] = []
+    places = _worthiest(fanouts, shares, budget.nodes, min(budget.depth, len(fanouts)))
+    if budget.rate is not None and budget.cost is not None:
+        # Depth by depth, what is left of the nodes' worth when a level and its nodes are paid for.
+        kept, most = places[:1], -math.inf
+        for depth in range(1, 1 + max((len(path) for _, path in places), default=0)):
+            within = [place for place in places if len(place[1]) <= depth]
+            within = within[: worthwhile([math.log(worth) if worth else -math.inf for worth, _ in within], budget)]
+            cost = budget.cost(len(within)) + depth * (budget.step or 0.0)
+            if within and (gain := sum(worth for worth, _ in within) - budget.rate * cost) > most:
+                kept, most = within, gain
+        places = kept
+    paths = sorted((path for _, path in places), key=lambda path: (len(path), path))
+    number = {path: node for node, path in enumerate(paths)}
+    return tree_shape(tuple(number.get(path[:-1], ANCHOR) for path in paths))
+
+
+def _worthiest(
+    fanouts: Sequence[int], shares: Sequence[float], nodes: int, depth: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Places as worth and path, each step of a path being the place among siblings; the worthiest first."""
+    chosen: list[tuple[float, tuple[int, ...]]] = []
     heap: list[tuple[float, int, tuple[int, ...]]] = []
-    deepest = min(depth, len(fanouts))
 
     def offer(worth: float, path: tuple[int, ...]) -> None:
-        if len(path) <= deepest and path[-1] < fanouts[len(path) - 1]:
+        if len(path) <= depth and path[-1] < fanouts[len(path) - 1]:
             heappush(heap, (-worth, len(path), path))  # of equal places the shallower, then the elder
 
     def share(order: int) -> float:
@@ -89,10 +112,8 @@ def best_shape(fanouts: Sequence[int], shares: Sequence[float], nodes: int, dept
     offer(share(0), (0,))
     while heap and len(chosen) < nodes:
         worth, _, path = heappop(heap)
-        chosen.append(path)
+        chosen.append((-worth, path))
         offer(-worth * share(0), (*path, 0))
         elder = share(path[-1])
         offer(-worth * (share(path[-1] + 1) / elder if elder > 0 else 0.0), (*path[:-1], path[-1] + 1))
-    chosen.sort(key=lambda path: (len(path), path))
-    place = {path: node for node, path in enumerate(chosen)}
-    return tree_shape(tuple(place.get(path[:-1], ANCHOR) for path in chosen))
+    return chosen
