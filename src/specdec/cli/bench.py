@@ -30,8 +30,8 @@ def bench(
         "-s",
         metavar="[NAME=]SPEC",
         help="A drafter with its model or checkpoint, a decoder config (file, or in braces), hf-prompt-lookup:TOKENS, "
-        "hf-assisted:MODEL or call:FILE:FUNCTION; may be repeated. Plain generate is always measured. Without it: those "
-        "that need no checkpoint.",
+        "hf-assisted:MODEL or call:FILE:FUNCTION; may be repeated. Plain generate is always measured. Without it: "
+        "those that need no checkpoint.",
     ),
     prompts: Path | None = typer.Option(
         None, help="JSON lines with prompt or turns, or a prompt a line; else built in."
@@ -67,15 +67,8 @@ def bench(
 
     # Imported here because the command line starts without torch.
     import torch
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     from specdec.bench.record import Results
     from specdec.bench.run import Bench
