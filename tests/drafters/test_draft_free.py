@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks import draft_free
 
 from specdec import Decoder
 from specdec.drafters import Jacobi, Lookahead, Merge, NoDraft, PromptLookup, TokenRecycling
@@ -110,3 +111,17 @@ def test_two_streams_of_one_decoder_do_not_meet(name):
         left = [stream for stream in left if next(stream, None) is not None]
     for stream, ids in zip(streams, (PROMPT, RAGGED[2:3]), strict=True):
         assert torch.equal(stream.sequences, plain(ids, max_new_tokens=25))
+
+
+def test_the_benchmark_measures_every_system():
+    made = draft_free.systems(target())
+    prompts = [("one", PROMPT), ("two", RAGGED[2:3])]
+    sums = draft_free.measure(target(), made, prompts, {"max_new_tokens": 8}, 0.0)
+    found = draft_free.rows(sums)
+    assert [*found] == [*made] and len(made) == 1 + 2 * len(draft_free.DRAFTERS)
+    for name, row in found.items():
+        assert set(row["tokens_per_pass"]) == {"one", "two", "mean"} and row["texts_differing"] == []
+        assert row["tokens_per_pass"]["mean"] == 1.0 if name == draft_free.PLAIN else row["nodes_per_pass"] >= 1.0
+    assert draft_free.shown(found, "title").row_count == len(made)
+    with pytest.raises(SystemExit, match="no system nothing; expected plain generate, prompt-lookup"):
+        draft_free.systems(target(), ["nothing"])
