@@ -346,3 +346,27 @@ class ForgetsAnOption(PromptLookup):
     @classmethod
     def from_config(cls, config):
         return cls(max_ngram=3)
+
+
+class ForgetsEndedRows(Drafter):
+    """Keeps something for each row and throws it away when the row ends, for good."""
+
+    name = "forgets"
+    emits = frozenset({Kind.IID})
+
+    def __init__(self, vocab):
+        self.inner = Sampled(vocab)
+
+    def begin(self, context):
+        kept = {row.index: len(row.tokens) for row in context.rows}
+
+        class Session(DraftSession):
+            def propose(session, rows, budgets, rng):
+                for index in kept.keys() - {row.index for row in rows}:
+                    del kept[index]
+                return [
+                    self.inner.propose(row, budget, rng.fold(row.copy, row.rounds, kept[row.index]), context)
+                    for row, budget in pairs(rows, budgets)
+                ]
+
+        return Session()

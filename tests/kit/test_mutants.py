@@ -37,6 +37,7 @@ DRAFTERS = {
     m.UnnormalisedQ: ("kinds",),
     m.SharedNoise: ("reported-law", "output-law"),
     m.ForgetsAnOption: ("config-round-trip",),
+    m.ForgetsEndedRows: ("particles",),
 }
 VERIFIERS = {
     v.SwappedResidual: ("output-law-iid", "edge-laws"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from specdec.core.draft import Kind
 from specdec.core.rng import TorchRng
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget
@@ -16,7 +17,8 @@ from specdec.schedulers.fixed import Fixed
 from specdec.testing.drafter_checks import PROMPTS, random_state
 from specdec.testing.harness import FULL, RULES, Cycle, Spy, finish, first_rounds, generation_of, rules_for, target_for
 from specdec.testing.subject import Subject
-from specdec.testing.trial import Failure, Trial
+from specdec.testing.trial import Failure, NotApplicable, Trial, applies, reason_of
+from specdec.verifiers.smc import SMC
 
 __all__ = ["RUNS"]
 
@@ -207,6 +209,33 @@ def stops(subject: Subject, trial: Trial) -> str:
     return "lengths 1 to 9, end tokens and a criterion"
 
 
+def _proposes(subject: Subject) -> None:
+    drafter = subject.sample
+    if Kind.IID not in drafter.emits or drafter.branching or not drafter.emits <= SMC.judges:
+        raise NotApplicable("it draws no IID chains, which are what particles are weighed by")
+
+
+@applies(_proposes)
+def particles(subject: Subject, trial: Trial) -> str:
+    """Rows may go on from each other's text, ended ones too, as particles do that are resampled."""
+    resampled = 0
+    for seed in range(4 if subject.heavy else 20):
+        spy = Spy(subject.make(3), lenient=False)
+        generation = generation_of(
+            target_for(subject, FULL), spy, SMC(6, threshold=1.0), Cycle(STEADY), SIX[:2], 16, TorchRng(seed),
+            eos=(2,) if seed else (), particles=6,
+        )  # fmt: skip
+        try:
+            finish(generation)
+        except Exception as error:
+            raise Failure(reason_of(error), f"seed={seed}\nparticles of 2 prompts, 6 each") from error
+        ensembles = generation.population.ensembles(generation.rows) or ()
+        resampled += sum(sum(one.resampled) for one in ensembles)
+    if not resampled:
+        raise NotApplicable("its particles always had equal weights, so none was resampled")
+    return f"{resampled} resamplings"
+
+
 RUNS: dict[str, Callable[[Subject, Trial], str]] = {
     "batch-equals-single": batch_equals_single,
     "row-order": row_order,
@@ -215,4 +244,5 @@ RUNS: dict[str, Callable[[Subject, Trial], str]] = {
     "separate-randomness": separate_randomness,
     "usable-after-exception": usable_after_exception,
     "stops": stops,
+    "particles": particles,
 }
