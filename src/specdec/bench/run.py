@@ -108,13 +108,14 @@ class Bench:
 
     def _setting(self, setting: Setting) -> Iterator[Record]:
         model, tokenizer = self.loaded(setting)
+        fields = replace(setting, dtype=str(model.dtype).removeprefix("torch.")).as_fields()
         runners: dict[str, Runner] = {}
         for contender in self.contenders:
             try:
                 runners[contender.name] = self.runner(contender, setting)
             except Skipped as reason:
                 self._say(f"{contender.name}: skipped ({setting}): {reason}")
-                yield Record(contender.name, "", -1, **setting.as_fields(), skipped=str(reason))
+                yield Record(contender.name, "", -1, **fields, skipped=str(reason))
         parts = units(self.prompts, setting.batch)
         encoded = [self.encode(unit, tokenizer, model.device) for unit in parts]
         self._warm_up(runners, encoded[0], setting)
@@ -129,7 +130,7 @@ class Bench:
                 interrupted: BaseException | None = None
                 try:
                     for name in names:
-                        record = Record(name, unit.task, unit.number, repeat, len(ids), **setting.as_fields())
+                        record = Record(name, unit.task, unit.number, repeat, len(ids), **fields)
                         done[name] = self.measure(runners[name], record, ids, mask)
                 except KeyboardInterrupt as stop:
                     interrupted = stop

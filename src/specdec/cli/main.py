@@ -17,6 +17,7 @@ from specdec.cli.check import check
 from specdec.cli.distill import distill
 from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
+from specdec.cli.report import report
 from specdec.cli.schema import schema
 from specdec.cli.show import show
 from specdec.cli.train import train
@@ -38,6 +39,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     distill,
     train,
     bench,
+    report,
 )
 
 

@@ -1,0 +1,46 @@
+"""Results of a benchmark as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specdec.bench.record import Record
+from specdec.bench.strategies import PLAIN
+from specdec.report.summary import slower, summarise
+from specdec.report.table import cells, heads
+
+__all__ = ["markdown"]
+
+_FACTS = ("model", "machine", "gpu", "threads", "torch", "transformers", "specdec", "tokens", "prompts", "repeats")
+
+
+def markdown(
+    records: Iterable[Record], runs: Sequence[Mapping[str, Any]] = (), baseline: str = PLAIN, notes: Sequence[str] = ()
+) -> str:
+    """A section a setting: one table of all columns, and what is slower than plain `generate`."""
+    parts = ["# Benchmark"]
+    for run in runs:
+        parts.append(", ".join(f"{name} {run[name]}" for name in _FACTS if run.get(name) is not None))
+    parts.append(
+        "Speed is against plain `generate` in the same run: tokens over seconds of each task, averaged over tasks. "
+        "Medians and quartiles are over prompts. Repeated: share of the 8-grams of an answer that stood in it before."
+    )
+    for summary in summarise(records, baseline):
+        rows = [cells(line, summary.tasks) for line in summary.lines]
+        names = heads(summary)
+        kept = [at for at in range(len(names)) if any(row[at] not in ("", "-") for row in rows)]
+        lines = [_row([names[at] for at in kept]), _row(["---"] * len(kept))]
+        lines += [_row([row[at] for at in kept]) for row in rows]
+        parts += [f"## {summary.setting}", "\n".join(lines)]
+        if said := slower(summary):
+            parts.append("\n".join(f"- {text}" for text in said))
+    if notes:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(entries: Sequence[str]) -> str:
+    # A bar or a line end within an entry would end it.
+    safe = (entry.replace("|", "\\|").replace("\n", " ") for entry in entries)
+    return "| " + " | ".join(safe) + " |"
