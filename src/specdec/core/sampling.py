@@ -208,11 +208,12 @@ def top(scores: Tensor, count: int) -> Tensor:
         return scores.topk(count, dim=-1).indices
     short = -vocab % block
     padded = torch.nn.functional.pad(scores, (0, short), value=-torch.inf) if short else scores
-    blocks = padded.unflatten(-1, (-1, block))  # [..., blocks, block]
+    blocks = padded.reshape(*padded.shape[:-1], -1, block)  # [..., blocks, block]
     chosen = blocks.amax(-1).topk(count, dim=-1).indices  # [..., count]
     among = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, block)).flatten(-2)  # [..., count * block]
     place = among.topk(count, dim=-1).indices
-    return (chosen.gather(-1, place // block) * block + place % block).clamp(max=vocab - 1)
+    found = chosen.gather(-1, place // block) * block + place % block
+    return found.clamp(max=vocab - 1)
 
 
 def best(scores: Tensor) -> Tensor:
