@@ -11,7 +11,8 @@ from specdec.core.rng import TorchRng
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Context, Outcome, Row, Scores
 from specdec.drafters import DraftModel
-from specdec.drafters.draft_model import context_length
+from specdec.drafters.model_session import context_length
+from specdec.schedulers import Fixed
 from tests.frontdoor.models import PROMPT, VOCAB, decoder, llama, noisy, plain, target
 
 NO_SCORES = Scores(torch.zeros(1, 1, VOCAB))
@@ -32,9 +33,9 @@ def start(drafter, prompts, sampling=None, room=60):
     return session, rows
 
 
-def propose(session, rows, depths, seed=0):
+def propose(session, rows, depths, seed=0, nodes=64):
     with torch.inference_mode():
-        return session.propose(rows, [Budget(depth, 64) for depth in depths], TorchRng(seed))
+        return session.propose(rows, [Budget(depth, nodes) for depth in depths], TorchRng(seed))
 
 
 def settle(session, row, draft, accepted, bonus):
@@ -207,3 +208,85 @@ def test_confidences_are_products_of_the_draft_models_probabilities(tree):
     drawn, (row,) = start(DraftModel(model), [(1, 2, 3)], Sampling(greedy=False))
     propose(drawn, (row,), [3])
     assert drawn.confidences(row) is None
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "prompts", [[(1, 2, 3)], [(1, 2, 3), (9,), (5, 6, 7, 8, 9, 10)], [(1, 2, 3), (1, 2, 3), (4, 5)]]
+)
+def test_trees_by_confidence_hold_the_worthiest_paths_whatever_was_accepted(prompts):
+    model = llama(1, layers=1)
+    sampling = Sampling(greedy=False)  # what is drafted does not depend on it
+    session, rows = start(DraftModel(model, expand=3), prompts, sampling)
+    for number in range(5):
+        drafts = propose(session, rows, [3] * len(rows), nodes=9)
+        outcomes = []
+        for row, draft in zip(rows, drafts, strict=True):
+            assert set(draft.kinds) == {Kind.POINT} and len(draft) == 9 and draft.topology.depth <= 3
+            paths = [[int(draft.tokens[at - 1]) for at in path] for path in draft.topology.paths[1:]]
+            worths = [worth(model, list(row.tokens), path) for path in paths]
+            known = session.confidences(row)
+            assert known.tolist() == pytest.approx(worths, rel=1e-3)
+            # No path of the draft could be lengthened, nor widened, by a worthier node.
+            assert min(worths) >= max(left_out(model, list(row.tokens), paths, 3), default=0.0) - 1e-6
+            kept = max(range(len(draft) + 1), key=lambda node: (node * 7 + number + row.index) % 10)
+            outcomes.append(settle_tree(session, row, draft, kept, (11 * number + 3) % VOCAB))
+        session.observe(outcomes)
+
+
+def next_law(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+
+
+def worth(model, text, path):
+    value = 1.0
+    for length, token in enumerate(path):
+        value *= float(next_law(model, [*text, *path[:length]])[token])
+    return value
+
+
+def left_out(model, text, paths, fan):
+    """Values of what was looked at and not kept: likeliest children of the anchor and of inner nodes."""
+    inner = {tuple(path[:-1]) for path in paths}
+    for node in inner:
+        for token in next_law(model, [*text, *node]).topk(fan).indices.tolist():
+            if [*node, token] not in paths:
+                yield worth(model, text, [*node, token])
+
+
+def settle_tree(session, row, draft, leaf, bonus):
+    """Commit the path to `leaf` (0: none of it) and one of the target's own tokens."""
+    ids = [int(token) for token in draft.tokens]
+    path = draft.topology.paths[leaf]
+    emitted = [*(ids[node - 1] for node in path), bonus]
+    for token in emitted:
+        row.tokens.commit(token)
+    row.rounds += 1
+    return Outcome(row, draft, tuple(ids), path, tuple(emitted), NO_SCORES, row.index)
+
+
+@pytest.mark.parametrize("kind", ["foreign", "noisy", "self"])
+def test_trees_by_confidence_leave_the_text_alone(kind):
+    from tests.frontdoor.models import RAGGED, RAGGED_MASK, draft
+
+    drafter = DraftModel(draft(kind), expand=3)
+    batch = {"attention_mask": RAGGED_MASK, "pad_token_id": 0}
+    speculating = decoder(drafter, Fixed(4, 12))
+    assert torch.equal(speculating.generate(PROMPT, max_new_tokens=30, do_sample=False), plain(max_new_tokens=30))
+    got = speculating.generate(RAGGED, max_new_tokens=16, do_sample=False, **batch)
+    assert torch.equal(got, plain(RAGGED, max_new_tokens=16, **batch))
+    call = {"max_new_tokens": 16, "do_sample": True, "seed": 7}
+    want = decoder("none").generate(PROMPT, **call)
+    assert torch.equal(speculating.generate(PROMPT, **call), want)
+    out = speculating.generate(PROMPT, max_new_tokens=30, do_sample=False, return_dict_in_generate=True)
+    assert kind != "self" or out.stats.tokens_per_pass > 2.0
+
+
+def test_one_shape_of_tree_at_a_time():
+    with pytest.raises(ValueError, match="tree and expand exclude each other"):
+        DraftModel(target(), tree=(2, 1), expand=2)
+    chain = DraftModel(target(), expand=1)
+    assert not chain.branching and chain.emits == {Kind.POINT} and chain.config.expand == 1
+    text = decoder(chain, Fixed(4)).generate(PROMPT, max_new_tokens=20, do_sample=False)
+    assert torch.equal(text, plain(max_new_tokens=20))

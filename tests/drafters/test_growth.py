@@ -55,7 +55,7 @@ def paths_of(draft):
 def tree_of(children, depth, nodes, fan, most=64, **known):
     budget = Budget(depth, nodes, **known)
     oracle = Table(lambda row, path: children(path)[:fan])
-    ((draft, _),) = grow(oracle, [budget], most).drafts([budget])
+    ((draft, *_),) = grow(oracle, [budget], most).drafts([budget])
     return draft
 
 
@@ -176,7 +176,7 @@ def test_the_best_tree_is_that_of_the_worthiest_nodes(case):
 def test_a_narrow_frontier_keeps_the_best_of_what_it_looked_at(case, most):
     budget = Budget(case.depth, case.nodes)
     grown = grow(Table(lambda row, path: case(path)), [budget], most)
-    ((draft, known),) = grown.drafts([budget])
+    ((draft, known, _),) = grown.drafts([budget])
     assert [math.exp(value) for value in known] == pytest.approx(list(map(case.value, paths_of(draft))))
     values = grown.values[0].exp().tolist()
     kept = paths_of(draft)
@@ -192,7 +192,7 @@ def test_a_rows_tree_does_not_depend_on_the_batch(several):
     fan = min(case.fan for case in several)
     budgets = [Budget(case.depth, case.nodes) for case in several]
     together = grow(Table(lambda row, path: several[row](path)[:fan], len(several)), budgets, 3).drafts(budgets)
-    for case, (draft, _) in zip(several, together, strict=True):
+    for case, (draft, *_) in zip(several, together, strict=True):
         alone = tree_of(case, case.depth, case.nodes, fan, most=3)
         assert (alone.tokens, alone.parents) == (draft.tokens, draft.parents)
 
@@ -226,7 +226,7 @@ def test_a_budget_of_nothing_gives_nothing():
     case = Case((-0.5,), 2, 3, 8, 1)
     budgets = [Budget(0, 5), Budget(3, 8), Budget(3, 0)]
     drafts = grow(Table(lambda row, path: case(path), 3), budgets, 4).drafts(budgets)
-    assert [bool(len(draft)) for draft, _ in drafts] == [False, True, False]
+    assert [bool(len(draft)) for draft, *_ in drafts] == [False, True, False]
 
 
 @pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf, 5.0])
@@ -237,7 +237,7 @@ def test_confidences_that_are_none_cost_nodes_only(broken):
             return tokens, chances.index_fill(2, torch.tensor([1]), broken)
 
     budget = Budget(3, 8)
-    ((draft, _),) = grow(Broken(lambda row, path: [(3, -0.5), (4, -0.5)]), [budget], 4).drafts([budget])
+    ((draft, *_),) = grow(Broken(lambda row, path: [(3, -0.5), (4, -0.5)]), [budget], 4).drafts([budget])
     draft.topology  # noqa: B018 - raises where it is no forest
     assert len(draft) == (8 if broken > 0 else 3)  # without the broken children, a chain
 
@@ -275,9 +275,9 @@ def test_a_cheap_round_takes_all_and_a_step_in_cost_is_skipped_or_paid():
 
 def test_chains_mind_costs_too():
     budget = Budget(6, 6, lambda nodes: 0.2 * nodes, 1.0)
-    ((draft, _),) = grow(Table(lambda row, path: [(5, math.log(0.5))]), [budget], 1).chains([budget])
+    ((draft, *_),) = grow(Table(lambda row, path: [(5, math.log(0.5))]), [budget], 1).chains([budget])
     assert torch.equal(draft.tokens, torch.tensor([5, 5]))  # 0.5 and 0.25 pay 0.2, 0.125 does not
-    ((whole, _),) = grow(Table(lambda row, path: [(5, math.log(0.5))]), [Budget(6, 4)], 1).chains([Budget(6, 4)])
+    ((whole, *_),) = grow(Table(lambda row, path: [(5, math.log(0.5))]), [Budget(6, 4)], 1).chains([Budget(6, 4)])
     assert len(whole) == 4 and isinstance(whole.tokens, torch.Tensor)
 
 
@@ -292,3 +292,19 @@ def test_the_likeliest_tokens_and_their_chances():
     broken = logits.clone()
     broken[0] = math.nan
     assert (likeliest(broken, 3)[0] < 500).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(cases)
+def test_what_was_expanded_is_told(case):
+    oracle, budget = Table(lambda row, path: case(path)), Budget(case.depth, case.nodes)
+    ((draft, _, expanded),) = grow(oracle, [budget], 3).drafts([budget])
+    asked, before = [], [()]
+    for frontier in oracle.asked:
+        tokens, parents = frontier.tokens[0].tolist(), frontier.parents[0].tolist()
+        before = [(*before[parent], token) for token, parent in zip(tokens, parents, strict=True)]
+        asked += before
+    kept = paths_of(draft)
+    assert [kept[node] if node >= 0 else None for node in expanded] == [p if p in kept else None for p in asked]
+    inner = {draft.parents[node] for node in range(len(draft))} - {-1}
+    assert inner <= set(expanded)  # below a node that was not asked about, nothing is known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specdec.core.config import Dtype, StrategyConfig
 
@@ -20,6 +20,12 @@ class DraftModelConfig(StrategyConfig):
     tree: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         default=None, min_length=1, description="Most children of a node by depth, as in [3, 2, 1]; null: a chain."
     )
+    expand: int | None = Field(
+        default=None,
+        ge=1,
+        description="Nodes expanded at each depth, and children of each, of trees that follow the "
+        "draft model's confidence; null: none of these.",
+    )
     temperature: float | None = Field(
         default=None, ge=0, description="Temperature of the draft model; null: that of the target."
     )
@@ -31,3 +37,9 @@ class DraftModelConfig(StrategyConfig):
     )
     trust_remote_code: bool = Field(default=False, description="Run model code that comes with the weights.")
     revision: str | None = Field(default=None, description="Branch, tag or commit on the hub.")
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> DraftModelConfig:
+        if self.tree is not None and self.expand is not None:
+            raise ValueError("tree and expand exclude each other: trees of draws, or trees of the likeliest tokens")
+        return self

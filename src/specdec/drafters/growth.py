@@ -77,10 +77,14 @@ def likeliest(logits: Tensor, count: int) -> Children:
 
 
 class Kept(NamedTuple):
-    """A draft and the log of its nodes' values, on the host or still on the device."""
+    """A draft, the log of its nodes' values, on the host or still on the device, and which of its nodes were expanded.
+
+    expanded: node of the draft, or -1 for one that was not kept, for every node that the oracle was asked about.
+    """
 
     draft: Draft
     values: Sequence[float] | Tensor
+    expanded: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +92,13 @@ class Grown:
     """All nodes that were looked at, parents first, on the device, `[rows, nodes]` each.
 
     parents: index of an earlier node, or -1. values: log of the chance that the path is the text; -inf for what is no
-    node of the row.
+    node of the row. expanded: `[rows, nodes below which the oracle was asked]`, in that order.
     """
 
     tokens: Tensor
     parents: Tensor
     values: Tensor
+    expanded: Tensor
 
     def drafts(self, budgets: Sequence[Budget]) -> list[Kept]:
         """The worthiest nodes of each row, as many as its budget allows and its costs justify; POINT candidates.
@@ -104,14 +109,17 @@ class Grown:
         values, order = self.values.sort(stable=True, dim=-1, descending=True)
         count = min(max(budget.nodes for budget in budgets), order.shape[1])
         values, order = values[:, :count], order[:, :count]
-        parts = host.read(self.tokens.gather(1, order), self.parents.gather(1, order), order, values)
-        made = []
+        *parts, asked = host.read(
+            self.tokens.gather(1, order), self.parents.gather(1, order), order, values, self.expanded
+        )
+        made, each = [], self.expanded.shape[1]
         for row, budget in enumerate(budgets):
             tokens, parents, places, worth = (part[row * count : (row + 1) * count] for part in parts)
             kept = sorted(range(worthwhile(worth, budget)), key=places.__getitem__)
             number = {places[node]: place for place, node in enumerate(kept)} | {-1: -1}
             draft = Draft.point([int(tokens[node]) for node in kept], [number[parents[node]] for node in kept])
-            made.append(Kept(draft, tuple(worth[node] for node in kept)))
+            expanded = tuple(number.get(place, -1) for place in asked[row * each : (row + 1) * each])
+            made.append(Kept(draft, tuple(worth[node] for node in kept), expanded))
         return made
 
     def chains(self, budgets: Sequence[Budget]) -> list[Kept]:
@@ -124,7 +132,8 @@ class Grown:
             length = min(budget.depth, budget.nodes, len(tokens))
             if budget.cost is not None and budget.rate is not None and (known := host.peek(values)) is not None:
                 length = worthwhile(known[:length], budget)
-            made.append(Kept(Draft.point(tokens[:length]), values[:length]))
+            expanded = tuple(node if node < length else -1 for node in range(self.expanded.shape[1]))
+            made.append(Kept(Draft.point(tokens[:length]), values[:length], expanded))
         return made
 
 
@@ -161,6 +170,7 @@ def grow(oracle: Oracle, budgets: Sequence[Budget], most: int) -> Grown:
         open_ = host.send([min(budget.depth, budget.nodes) > 0 for budget in budgets], device, torch.bool)
         values = values.masked_fill(~open_[:, None], -math.inf)
     everything = [(tokens, torch.full_like(tokens, -1), values)]
+    expanded = [tokens[:, :0]]
     first = 0  # number of the first node of the level
     seen: Tensor | None = None
     price = _prices(budgets, device)
@@ -185,6 +195,7 @@ def grow(oracle: Oracle, budgets: Sequence[Budget], most: int) -> Grown:
             above = seen.gather(1, parents[..., None].expand(rows, width, seen.shape[-1]))
             seen = torch.cat([above, own], -1)
         below, confidences = oracle.below(Frontier(tokens.gather(1, place), parents, seen))
+        expanded.append(first + place)
         children = best[..., None] + _clean(confidences)  # [rows, width, fan]
         if chance is not None:
             worth = best.exp().sum(-1, keepdim=True).clamp(min=1e-30)
@@ -193,7 +204,7 @@ def grow(oracle: Oracle, budgets: Sequence[Budget], most: int) -> Grown:
         above = (first + place)[..., None].expand_as(below).flatten(1)
         tokens, values, first = below.flatten(1), children.flatten(1), first + count
         everything.append((tokens, above, values))
-    return Grown(*(torch.cat(parts, 1) for parts in zip(*everything, strict=True)))
+    return Grown(*(torch.cat(parts, 1) for parts in zip(*everything, strict=True)), torch.cat(expanded, 1))
 
 
 def _clean(confidences: Tensor) -> Tensor:

@@ -27,20 +27,43 @@ def laws(
     acceptance only. ids: target ids of that vocabulary, ascending; None: it begins with the target's, and may be
     shorter or longer than that.
     """
-    first = samplings[0]
-    scores = torch.nan_to_num(logits[..., :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30).to(device)
+    scores = processed(rows, samplings, step, _numbers(logits, vocab, device), ids, vocab)
+    law = _law(scores, samplings[0].greedy)
+    return _spread(law, ids, vocab, 0.0) if law.shape[-1] != vocab else law
+
+
+def scores(
+    rows: Sequence[Row],
+    samplings: Sequence[Sampling],
+    step: Step,
+    logits: Tensor,
+    vocab: int,
+    device: torch.device,
+) -> Tensor:
+    """Processed scores `[rows, width, vocab]` on `device`, as of `laws` without ids."""
+    found = processed(rows, samplings, step, _numbers(logits, vocab, device), None, vocab)
+    return _spread(found, None, vocab, -torch.inf)
+
+
+def processed(
+    rows: Sequence[Row], samplings: Sequence[Sampling], step: Step, found: Tensor, ids: Tensor | None, vocab: int
+) -> Tensor:
+    """Scores after the samplings' processors: of the cut vocabulary, if none of these minds, else `[..., vocab]`."""
+    first, device = samplings[0], found.device
     if first.elementwise and all(sampling is first for sampling in samplings):
-        # No processor looks at a prefix, nor at what a token is called: the cut vocabulary will do.
-        flat = scores.flatten(0, 1)
-        law = _law(first.apply(rows[0].prefix(device)[:, :1], flat).view_as(scores), first.greedy)
-        return _spread(law, ids, vocab, 0.0)
-    scores = _spread(scores, ids, vocab, -torch.inf)
+        # No processor looks at a prefix, nor at what a token is called.
+        return first.apply(rows[0].prefix(device)[:, :1], found.flatten(0, 1)).view_as(found)
+    found = _spread(found, ids, vocab, -torch.inf)
     for at, (row, sampling) in enumerate(zip(rows, samplings, strict=True)):
         prefix = row.prefix(device)
         for place in range(len(step.above[at]) if step.depth else 1):
             seen = torch.cat([prefix, step.below[at, place : place + 1]], 1) if step.depth else prefix
-            scores[at, place] = sampling.apply(seen, scores[at, place : place + 1])[0]
-    return _law(scores, first.greedy)
+            found[at, place] = sampling.apply(seen, found[at, place : place + 1])[0]
+    return found
+
+
+def _numbers(logits: Tensor, vocab: int, device: torch.device) -> Tensor:
+    return torch.nan_to_num(logits[..., :vocab].float(), nan=-1e30, posinf=1e30, neginf=-1e30).to(device)
 
 
 def _law(scores: Tensor, greedy: bool) -> Tensor:
