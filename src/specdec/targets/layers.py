@@ -47,8 +47,8 @@ def _view(model: nn.Module, kept: tuple[int, ...]) -> nn.Module:
     for name in chain[:-1]:
         inner._modules[name] = _copied(inner._modules[name])
         inner = inner._modules[name]  # type: ignore[assignment]
-    inner._modules[chain[-1]] = nn.ModuleList([layers[index] for index in kept])
-    inner._modules[chain[-1]].training = layers.training
+    shorter = inner._modules[chain[-1]] = nn.ModuleList([layers[index] for index in kept])
+    shorter.training = layers.training
     if (config := getattr(inner, "config", None)) is not None:
         own = copy.copy(config)
         if kinds := getattr(config, "layer_types", None):
@@ -78,7 +78,7 @@ def _state(model: Any) -> tuple[object, ...]:
     """What a view would be outdated by: other modules above the layers, another mode or attention implementation."""
     found: list[object] = [getattr(model.config, "_attn_implementation", None)]
     module: Any = model
-    for name in [*_chain(model, decoder_layers(model))]:
+    for name in _chain(model, decoder_layers(model)):
         found += [module.training, *map(id, module._modules.values())]
         module = module._modules[name]
     return tuple(found)

@@ -14,7 +14,7 @@ from specdec.core.contracts import Exactness
 from specdec.core.draft import Kind
 from specdec.core.forest import IID, NONE, Forest
 from specdec.core.interfaces import Verifier
-from specdec.core.rng import Rng
+from specdec.core.rng import Key, Rng
 from specdec.core.sampling import Laws
 from specdec.core.state import Row
 from specdec.core.verdict import Verdict
@@ -139,7 +139,7 @@ class _Proposal:
         missing = (aim * (q == 0)).sum(-1, keepdim=True).clamp(max=1.0)
         return cls(q, aim, missing, (q * (p == 0)).sum(-1, keepdim=True))
 
-    def leaves(self, coin: Rng, keys: list[tuple[int, ...]]) -> Tensor:
+    def leaves(self, coin: Rng, keys: Sequence[Key]) -> Tensor:
         """`[rows]` bool: whether the target draws what q cannot give."""
         missing = self.missing[:, 0]
         if host.known_true(lambda: missing == 0, missing.device):
