@@ -126,6 +126,15 @@ def test_what_is_counted_is_what_a_decoder_accepts(data, tmp_path):
     assert right[1] < 0.9 * right[0]  # with the features of the token before
 
 
+def test_a_trained_head_can_be_begun_with(data, tmp_path):
+    first = run(data, tmp_path / "first", steps=15, draft_vocab=12)
+    more = run(data, tmp_path / "more", steps=2, lr=1e-4, start=str(tmp_path / "first"))
+    assert more.measured[-1]["token_loss"] < 1.2 * first.measured[-1]["token_loss"]
+    assert load_head(tmp_path / "more").draft_ids.tolist() == load_head(tmp_path / "first").draft_ids.tolist()
+    with pytest.raises(ConfigError, match="keeps its own draft vocabulary"):
+        run(data, tmp_path / "x", draft_vocab=12, start=str(tmp_path / "first"))
+
+
 # --- what the loss is made of ----------------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ def train(
 
     def say(text: str) -> None:
         if os.environ.get("RANK", "0") == "0":  # one process speaks for all that a launcher started
-            console.print(text, highlight=False, markup=False)
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     config = TargetConfig(model=target, dtype=dtype)
     network, tokenizer = load_model(config.model, dtype=config.dtype, device=_device())

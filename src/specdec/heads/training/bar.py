@@ -44,11 +44,12 @@ class Bar(TrainerCallback):
             )
             self._bar.update(self._task, completed=float(logs["share"]), text=text)
             if not self._console.is_terminal:
-                self._console.print(f"{100 * float(logs['share']):5.1f} % {text}", highlight=False)
+                self._console.print(f"{100 * float(logs['share']):5.1f} % {text}", highlight=False, soft_wrap=True)
         elif "held_out_loss" in logs:
             rates = [str(value) for name, value in logs.items() if name.startswith("held_out_agree_")]
             self._console.print(
                 f"held out, step {state.global_step}: loss {logs['held_out_loss']}, "
                 f"{logs['held_out_tokens_per_pass']} tokens a pass, right by depth {' '.join(rates)}",
                 highlight=False,
+                soft_wrap=True,
             )

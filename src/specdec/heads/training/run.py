@@ -86,6 +86,8 @@ def train(
         raise CheckpointError(f"there is nothing to resume: {checkpoints} has no whole checkpoint. Leave --resume out")
     corpus, about = _data(model, tokenizer, data, recipe, held_out, found)
     ids = None
+    if start is not None and recipe.draft_vocab is not None:
+        raise ConfigError("a head that is begun with keeps its own draft vocabulary: leave draft_vocab out with start")
     if recipe.draft_vocab is not None:
         vocabulary = Vocabulary(corpus.train, recipe.draft_vocab, facts_of(model).vocab_size)
         ids = vocabulary.ids
