@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import platform
 import time
@@ -137,7 +138,7 @@ class Bench:
                 reference = done[plain][1] if plain in done and setting.greedy else None
                 for record, answer in done.values():
                     if answer is not None and reference is not None:
-                        record = self._compared(record, answer, reference, ids, mask)
+                        record = self.compared(record, answer, reference, ids, mask)
                     yield record
                 if interrupted is not None:
                     raise interrupted
@@ -187,14 +188,16 @@ class Bench:
         return self._loaded[1]
 
     def _warm_up(self, runners: dict[str, Runner], first: tuple[Tensor, Tensor], setting: Setting) -> None:
-        tokens = self.tokens if setting.compile else min(self.tokens, _WARM_UP)
         for runner in runners.values():
-            try:
-                runner(*first, Call(tokens, setting.temperature, self.seed, _pad(self.loaded_model)))
-            except Exception:
-                continue  # the record of the measured call says what is wrong
+            self.warm_up(runner, *first, setting)
         if setting.greedy and any(one.kind == "decoder" for one in self.contenders):
             _ = self._targets[setting.compile].drift  # lets the engine count near-ties
+
+    def warm_up(self, runner: Runner, ids: Tensor, mask: Tensor, setting: Setting) -> None:
+        """Decode once, untimed; what goes wrong is left to the measured call."""
+        tokens = self.tokens if setting.compile else min(self.tokens, _WARM_UP)
+        with contextlib.suppress(Exception):
+            runner(ids, mask, Call(tokens, setting.temperature, self.seed, _pad(self.loaded_model)))
 
     def measure(self, runner: Runner, record: Record, ids: Tensor, mask: Tensor) -> tuple[Record, Answer | None]:
         """Time one decoding, and fill its record in."""
@@ -241,7 +244,8 @@ class Bench:
             )
         return record, answer
 
-    def _compared(self, record: Record, answer: Answer, plain: Answer, ids: Tensor, mask: Tensor) -> Record:
+    def compared(self, record: Record, answer: Answer, plain: Answer, ids: Tensor, mask: Tensor) -> Record:
+        """The record with what its text has in common with that of plain `generate`."""
         ends = _ends(self.loaded_model)
         margins: list[float | None] = []
         texts = (new_tokens(one.sequences, ids.shape[1], ends) for one in (answer, plain))

@@ -11,6 +11,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from specdec import __version__
+from specdec.cli.autotune import autotune
 from specdec.cli.bench import bench
 from specdec.cli.certify import certify
 from specdec.cli.check import check
@@ -40,6 +41,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     train,
     bench,
     report,
+    autotune,
 )
 
 

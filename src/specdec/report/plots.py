@@ -58,7 +58,7 @@ def _speed(axes: Any, lines: list[Line], summary: Summary) -> bool:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(summary.tasks)), summary.tasks, rotation=20, ha="right")
     axes.set_ylabel("speed against plain generate")
-    axes.legend(fontsize="small")
+    axes.figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return True
 
 
@@ -84,7 +84,7 @@ def _times(axes: Any, lines: list[Line], summary: Summary) -> bool:
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("share of the time")
-    axes.legend(fontsize="small")
+    axes.figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return True
 
 
@@ -97,7 +97,7 @@ def _acceptance(axes: Any, lines: list[Line], summary: Summary) -> bool:
     axes.set_ylim(0, 1)
     axes.set_xlabel("depth")
     axes.set_ylabel("accepted / judged")
-    axes.legend(fontsize="small")
+    axes.figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return True
 
 
