@@ -100,7 +100,8 @@ def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys
         for level, known in zip(levels, columns, strict=True):
             known.update((node, before + place) for place, node in enumerate(level.nodes))
         under = tuple(
-            tuple(tuple(map(known.get, path)) for path in row) for known, row in zip(columns, paths, strict=True)
+            tuple(tuple(known[node] for node in path) for path in row)
+            for known, row in zip(columns, paths, strict=True)
         )
         law = oracle(Step(tuple(level.above for level in levels), depth, width, before, drawn, paths, under))
         if depth:
@@ -132,9 +133,9 @@ def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys
             drawn[row[:n], host.send(taking, law.device)] = token
             if kind is Kind.NO_REPLACE and order + 1 < len(children[0]):
                 left[:n].scatter_(1, token[:, None], 0.0)
-        for index, (at, place) in enumerate(places):
-            laws[at][levels[at].nodes[place] + 1] = law[index]
-    return [_draft(shape, drawn[at, : len(shape)], laws[at], kind) for at, shape in enumerate(shapes)]
+        for number, (at_row, place) in enumerate(places):
+            laws[at_row][levels[at_row].nodes[place] + 1] = law[number]
+    return [_draft(shape, drawn[index, : len(shape)], laws[index], kind) for index, shape in enumerate(shapes)]
 
 
 def _draft(shape: TreeShape, tokens: Tensor, laws: dict[int, Tensor], kind: Kind) -> Draft:
