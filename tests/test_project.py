@@ -55,6 +55,7 @@ HOST_READS = {
 
 OWN_CHANCE = {
     ("drafters/draft_model.py", "example"): "weights of the tiny model of the conformance kit, not a draft",
+    ("drafters/head_example.py", "fresh"): "weights of the tiny heads of the conformance kit, not a draft",
 }
 
 
@@ -173,7 +174,7 @@ def _within(module: str, *roots: str) -> bool:
 
 ALLOWED_SIBLINGS = {
     "core": (),
-    "drafters": ("specdec.core", "specdec.heads", "specdec.targets.cached_lm"),
+    "drafters": ("specdec.core", "specdec.heads", "specdec.targets.branches", "specdec.targets.cached_lm"),
     "verifiers": ("specdec.core",),
     "schedulers": ("specdec.core",),
     "targets": ("specdec.core",),
