@@ -38,8 +38,8 @@ class Turn:
 
     def of(self, kept: Tensor) -> Turn:
         """The candidates of these places only."""
-        parts = (part.index_select(0, kept) for part in (self.node, self.visit, self.point, self.without))
-        return Turn(*parts, self.points, self.samples, self.withouts)
+        node, visit, point, drawn = (part[kept] for part in (self.node, self.visit, self.point, self.without))
+        return Turn(node, visit, point, drawn, self.points, self.samples, self.withouts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class Level:
             if not (count := sum(index < turn.count for index in kept)):
                 break
             turns.append(turn.of(at[:count]))
-        parts = (part.index_select(0, at) for part in (self.row, self.node, self.own))
-        return Level(tuple(self.places[index] for index in kept), *parts, tuple(turns))
+        places = tuple(self.places[index] for index in kept)
+        return Level(places, self.row[at], self.node[at], self.own[at], tuple(turns))
 
 
 @dataclass(frozen=True, eq=False)
