@@ -16,6 +16,8 @@ from specdec.cli.bench import bench
 from specdec.cli.certify import certify
 from specdec.cli.check import check
 from specdec.cli.distill import distill
+from specdec.cli.doctor import doctor
+from specdec.cli.export import export
 from specdec.cli.generate import generate
 from specdec.cli.plugins import plugins
 from specdec.cli.report import report
@@ -42,6 +44,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     bench,
     report,
     autotune,
+    export,
+    doctor,
 )
 
 

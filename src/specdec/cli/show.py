@@ -1,4 +1,4 @@
-"""`specdec show`: what one strategy is and which options it takes."""
+"""`specdec show`: what one strategy is and which options it takes, or what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import typer
 
+from specdec.cli.checkpoint import is_checkpoint, show_checkpoint
 from specdec.core.config import ROLE_KEY
+from specdec.core.errors import UnknownStrategyError
 from specdec.plugins.manager import discover
 from specdec.plugins.strategy import Strategy
 
@@ -15,12 +17,18 @@ __all__ = ["show"]
 
 
 def show(
-    name: str = typer.Argument(help="Name of the strategy, or role/name."),
+    name: str = typer.Argument(help="Name of the strategy, or role/name; or folder or hub id of a checkpoint."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Show a strategy: role, summary, options with defaults, and which plugin it comes from."""
+    """Show a strategy, its options and which plugin it comes from; or what a checkpoint holds, and for which target."""
     registry = discover().registry
-    strategy = registry.find(name)
+    try:
+        strategy = registry.find(name)
+    except UnknownStrategyError:
+        if not is_checkpoint(name):
+            raise
+        show_checkpoint(name, as_json)
+        return
     facts = _facts(strategy, registry.origin(strategy.role, strategy.name))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))

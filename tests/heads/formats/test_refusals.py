@@ -103,7 +103,7 @@ OFFSETS = dialects.maps()["d2t"]
         ("safeailab", {"midlayer__self_attn__o_proj__weight": None}, "o_proj.weight is missing"),
         ("safeailab", {"midlayer__gate__weight": SMALL}, "layers.0.gate.weight is not known"),
         ("safeailab", {"midlayer__hidden_norm__weight": SMALL}, r"hidden_norm.weight has shape \[3\], expected \[64\]"),
-        ("safeailab", {"fc__weight": torch.zeros(D, 3 * D + 1)}, "reads 193 values, which is no multiple of a state's 64"),
+        ("safeailab", {"fc__weight": torch.zeros(D, 3 * D + 1)}, "193 values, which is no multiple of a state's 64"),
         ("safeailab", {"fc__weight": torch.zeros(D, 5 * D)}, "joins 5 states and no layer ids say which"),
         ("specforge", {"fc__weight": torch.zeros(D, 4 * D)}, "no multiple of a state's"),
         ("safeailab", {"d2t": OFFSETS + VOCAB}, r"row 0 to token 263, outside the vocabulary of 256"),
