@@ -91,9 +91,9 @@ def autotune(
         if name not in runners:
             try:
                 runners[name] = bench.runner(by_name[name], setting)
+                bench.warm_up(runners[name], ids, mask, setting)
             except Skipped as reason:
                 raise Failed(str(reason)) from reason
-            bench.warm_up(runners[name], ids, mask, setting)
         part = parts[number]
         empty = Record(name, part.task, number, rows=len(ids), **setting.as_fields())
         record, answer = bench.measure(runners[name], empty, ids, mask)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import platform
 import time
@@ -21,7 +20,7 @@ from specdec.bench.record import Record, repeated
 from specdec.bench.runners import Answer, Call, Runner, Skipped, build
 from specdec.bench.setting import Setting
 from specdec.bench.strategies import Contender
-from specdec.core.errors import ConfigError
+from specdec.core.errors import ConfigError, IncompatibleError, UnsupportedOptionError
 from specdec.targets.compat import parameters
 from specdec.targets.hf import HFTarget
 from specdec.targets.load import load_model
@@ -115,11 +114,17 @@ class Bench:
             try:
                 runners[contender.name] = self.runner(contender, setting)
             except Skipped as reason:
-                self._say(f"{contender.name}: skipped ({setting}): {reason}")
-                yield Record(contender.name, "", -1, **fields, skipped=str(reason))
+                yield self._skipped(contender.name, fields, reason)
         parts = units(self.prompts, setting.batch)
         encoded = [self.encode(unit, tokenizer, model.device) for unit in parts]
-        self._warm_up(runners, encoded[0], setting)
+        for name, runner in list(runners.items()):
+            try:
+                self.warm_up(runner, *encoded[0], setting)
+            except Skipped as reason:
+                del runners[name]
+                yield self._skipped(name, fields, reason)
+        if setting.greedy and any(one.kind == "decoder" for one in self.contenders):
+            _ = self._targets[setting.compile].drift  # lets the engine count near-ties
         plain = next((one.name for one in self.contenders if one.kind == "plain"), None)
         turn = 0
         for repeat in range(self.repeats):
@@ -187,17 +192,19 @@ class Bench:
         assert self._loaded is not None
         return self._loaded[1]
 
-    def _warm_up(self, runners: dict[str, Runner], first: tuple[Tensor, Tensor], setting: Setting) -> None:
-        for runner in runners.values():
-            self.warm_up(runner, *first, setting)
-        if setting.greedy and any(one.kind == "decoder" for one in self.contenders):
-            _ = self._targets[setting.compile].drift  # lets the engine count near-ties
+    def _skipped(self, name: str, fields: dict[str, Any], reason: Skipped) -> Record:
+        self._say(f"{name}: skipped: {reason}")
+        return Record(name, "", -1, **fields, skipped=str(reason))
 
     def warm_up(self, runner: Runner, ids: Tensor, mask: Tensor, setting: Setting) -> None:
-        """Decode once, untimed; what goes wrong is left to the measured call."""
+        """Decode once, untimed. Raises Skipped where such a call is refused; other errors await the measured call."""
         tokens = self.tokens if setting.compile else min(self.tokens, _WARM_UP)
-        with contextlib.suppress(Exception):
+        try:
             runner(ids, mask, Call(tokens, setting.temperature, self.seed, _pad(self.loaded_model)))
+        except (IncompatibleError, UnsupportedOptionError) as error:
+            raise Skipped(str(error)) from error
+        except Exception as error:
+            self._say(f"in the warm-up: {type(error).__name__}: {error}")
 
     def measure(self, runner: Runner, record: Record, ids: Tensor, mask: Tensor) -> tuple[Record, Answer | None]:
         """Time one decoding, and fill its record in."""
