@@ -66,6 +66,11 @@ class Stream:
         self._rounds.close()  # type: ignore[attr-defined]
 
     @property
+    def generation(self) -> Generation:
+        """The engine's own record of this generation, for whoever shows what happens in it."""
+        return self._generation
+
+    @property
     def _rows(self) -> Sequence[Row]:
         """The row of each output; of particles, the one that is drawn to be the text."""
         return self._generation.population.outputs(self._generation.rows)

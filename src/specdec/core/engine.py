@@ -53,6 +53,7 @@ class Generation:
     recorder: Recorder = field(default_factory=Recorder)
     session: TargetSession | None = None
     standing: Standing = field(default_factory=Standing)
+    drafting: DraftSession | None = None
 
     @cached_property
     def population(self) -> Population:
@@ -75,7 +76,7 @@ class Generation:
             context = Context(
                 self.rows, target.vocab_size, target.device, scores, shared, limit, target.compiles, session.lend
             )
-            drafting = drafter.begin(context)
+            drafting = self.drafting = drafter.begin(context)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
         forest = Forest.pack(live, [Draft.empty()] * len(live), target.device)

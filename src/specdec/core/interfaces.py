@@ -94,6 +94,14 @@ class DraftSession(ABC):
         """
         return None
 
+    def shown(self, row: Row) -> Mapping[str, Any]:
+        """What else there is to see of this row's last draft, by name, as JSON of token ids; for pages that show it.
+
+        Known names: "window" (rows of ids), "pool" (pairs of an id and the ids that may follow it) and "drafters"
+        (pairs of a name and nodes of the pass). Asked before the round's outcome is told; decoding never asks.
+        """
+        return {}
+
 
 class StatelessDrafter(Drafter):
     """The short road to a drafter: one function from a row to a draft."""

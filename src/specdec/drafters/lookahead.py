@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from specdec.core.contracts import Needs
@@ -109,6 +109,11 @@ class _WindowSession(DraftSession):
             for key, continuation in self._windows[row.index].step(said, len(outcome.tokens), row.eos):
                 self._pools[row.index].add(key, continuation)
 
+    def shown(self, row: Row) -> Mapping[str, Any]:
+        columns = len(self._ends.get(row.index, ()))
+        window = [list(line[:columns]) for line in self._windows[row.index].rows] if columns else []
+        return {"window": window, "pool": self._pools[row.index].entries()}
+
     def _draft(self, row: Row, budget: Budget) -> Draft:
         pool, window = self._pools[row.index], self._windows[row.index]
         pool.read(row.tokens, 0 if self._config.prompt else row.prompt_length - 1)
@@ -158,6 +163,9 @@ class _SimpleSession(DraftSession):
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self._carries[outcome.row.index].step(outcome)
+
+    def shown(self, row: Row) -> Mapping[str, Any]:
+        return {"pool": self._pools[row.index].entries()}
 
 
 def example(vocab_size: int) -> Lookahead:

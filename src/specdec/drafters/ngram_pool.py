@@ -20,7 +20,8 @@ class NGramPool:
 
     def add(self, key: int, continuation: Sequence[int]) -> None:
         """Note that `continuation`, of the pool's length, follows `key`."""
-        held = self._entries.setdefault(key, OrderedDict())
+        held = self._entries.pop(key, None) or OrderedDict()
+        self._entries[key] = held  # last
         entry = tuple(continuation)
         held[entry] = None
         held.move_to_end(entry)
@@ -37,6 +38,10 @@ class NGramPool:
     def get(self, key: int) -> list[tuple[int, ...]]:
         """Continuations of `key`, the latest first."""
         return list(reversed(self._entries.get(key, ())))
+
+    def entries(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Every key with each of its continuations, the key added to last first."""
+        return [(key, entry) for key, held in reversed(self._entries.items()) for entry in reversed(held)]
 
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))

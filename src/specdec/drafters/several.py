@@ -96,6 +96,16 @@ class SeveralSession(DraftSession):
             with blame(drafter, "follow", self._context.rows[0].rounds):
                 session.follow(ancestors)
 
+    def shown(self, row: Row) -> Mapping[str, Any]:
+        """Who drafted which nodes, and what each of the drafters shows."""
+        made = self._made.get(row.index, [])
+        pairs = zip(self._drafters, made, strict=False)
+        whose = [[drafter.name, list(nodes)] for drafter, (draft, nodes) in pairs if len(draft)]
+        found: dict[str, Any] = {"drafters": whose} if made else {}
+        for session in self._sessions:
+            found = {**session.shown(row), **found}
+        return found
+
     def _views(self, outcome: Outcome, made: Sequence[tuple[Draft, Sequence[int]]]) -> list[Outcome]:
         return [
             outcome_of(outcome, draft, nodes, drafter.needs.features)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from functools import lru_cache
 
+import torch
+from torch import Tensor
+
 from specdec.core.contracts import Needs
 from specdec.core.draft import ANCHOR, Draft
 from specdec.core.interfaces import Drafter, DraftSession
@@ -79,6 +82,7 @@ class _Session(DraftSession):
         self._config, self._name = config, f"top:{config.successors}"
         self._rows = {row.index: _Table(row, config, remembered) for row in context.rows}
         self._tree = _tree(config.successors, config.max_depth)
+        self._chances: dict[int, list[float]] = {}  # of each row's last draft
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
         return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
@@ -87,15 +91,20 @@ class _Session(DraftSession):
         for outcome in outcomes:
             self._rows[outcome.row.index].learn(outcome, outcome.choices[self._name])
 
+    def confidences(self, row: Row) -> Tensor | None:
+        return torch.tensor(self._chances.get(row.index, []), dtype=torch.float64)
+
     def _draft(self, row: Row, budget: Budget) -> Draft:
         table = self._rows[row.index]
         table.anchor = row.anchor
         nodes, depth = min(budget.nodes, self._config.max_nodes), min(budget.depth, self._config.max_depth)
         if min(nodes, depth) <= 0:
+            self._chances[row.index] = []
             return Draft.empty()
         grown = list(table.grow(self._tree, nodes, depth, row.eos))
         grown = grown[: table.paying([chance for _, _, chance in grown], budget)]
         grown.sort(key=lambda node: len(node[0]))
+        self._chances[row.index] = [min(1.0, table.scale * chance) for _, _, chance in grown]
         number = {path: place for place, (path, _, _) in enumerate(grown)}
         parents = [number.get(path[:-1], ANCHOR) for path, _, _ in grown]
         return Draft.point([token for _, token, _ in grown], parents)
@@ -115,6 +124,11 @@ class _Table:
                 followers.setdefault(token, {})[after] = None
             for token, found in followers.items():
                 self.known.setdefault(token, tuple(found)[: config.successors])
+
+    @property
+    def scale(self) -> float:
+        """What has been kept of what the static chances promised."""
+        return (self._kept + _TRUST) / (self._promised + _TRUST)
 
     def grow(
         self, tree: StaticTree, nodes: int, depth: int, ends: Collection[int]
@@ -136,7 +150,7 @@ class _Table:
     def paying(self, chances: Sequence[float], budget: Budget) -> int:
         """How many of the nodes are worth their time; all of them where nothing was measured."""
         best = len(chances)
-        scale = (self._kept + _TRUST) / (self._promised + _TRUST)
+        scale = self.scale
         if budget.cost is not None and budget.rate is not None:
             best, most, value, idle = 0, 0.0, 0.0, budget.cost(0)
             for nodes, chance in enumerate(chances, start=1):

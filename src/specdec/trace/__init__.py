@@ -1,0 +1,23 @@
+"""A page on which a decode can be watched, round by round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdec._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from specdec.trace.explorers import explorers
+    from specdec.trace.page import page
+    from specdec.trace.record import record
+
+__all__ = ["explorers", "page", "record"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "explorers": "specdec.trace.explorers",
+        "page": "specdec.trace.page",
+        "record": "specdec.trace.record",
+    },
+)
