@@ -54,7 +54,12 @@ class DraftModel(Drafter):
         self.tokenizer = tokenizer
         where = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
         self._config = config or DraftModelConfig(
-            model=where, tree=tree, expand=expand, temperature=temperature, top_k=top_k, top_p=top_p
+            model=where,
+            tree=None if tree is None else tuple(tree),
+            expand=expand,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
         )
         own = warpers(self._config.temperature, self._config.top_k, self._config.top_p)
         self._own = None if own is None else Sampling(own, elementwise=True, greedy=self._config.temperature == 0)

@@ -204,7 +204,8 @@ def grow(oracle: Oracle, budgets: Sequence[Budget], most: int) -> Grown:
         above = (first + place)[..., None].expand_as(below).flatten(1)
         tokens, values, first = below.flatten(1), children.flatten(1), first + count
         everything.append((tokens, above, values))
-    return Grown(*(torch.cat(parts, 1) for parts in zip(*everything, strict=True)), torch.cat(expanded, 1))
+    tokens, above, values = (torch.cat(parts, 1) for parts in zip(*everything, strict=True))
+    return Grown(tokens, above, values, torch.cat(expanded, 1))
 
 
 def _clean(confidences: Tensor) -> Tensor:
