@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specdec.core import host
 from specdec.core.draft import Kind
 from specdec.core.state import Budget
 from specdec.drafters import Eagle
@@ -197,3 +198,24 @@ def test_a_rows_draft_does_not_depend_on_the_batch():
             for outcome in event.rows:
                 each.setdefault(row, []).append((outcome.drafted, outcome.draft.parents))
     assert together == each
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_tree_is_read_once_and_a_chain_not_at_all(name, monkeypatch):
+    drafter, reads = with_head(name), []
+    read, begin = host.read, drafter.begin
+    monkeypatch.setattr(host, "read", lambda *tensors: reads.append("read") or read(*tensors))
+
+    def watched(context):
+        session = begin(context)
+        propose = session.propose
+        session.propose = lambda rows, budgets, rng: reads.append("propose") or [
+            *propose(rows, budgets, rng), *(reads.append("proposed") or [])
+        ]  # fmt: skip
+        return session
+
+    drafter.begin = watched
+    decoder(drafter).generate(RAGGED, max_new_tokens=8, do_sample=False, **BATCH)
+    during = [reads[at + 1 : reads.index("proposed", at)] for at, what in enumerate(reads) if what == "propose"]
+    most = 1 if drafter.branching else 0
+    assert len(during) >= 3 and max(map(len, during)) == most

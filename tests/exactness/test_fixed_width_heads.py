@@ -12,7 +12,8 @@ from specdec.drafters import Eagle2, NoDraft
 from specdec.schedulers import Fixed
 from tests.drafters.eagles import fresh, teach
 from tests.exactness.models import tiny
-from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, plain
+from tests.exactness.parts import noise_where, off_the_chain
+from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, llama, plain
 
 KEEP = {"output_logits": True, "return_dict_in_generate": True, "pad_token_id": 0}
 
@@ -46,3 +47,17 @@ def test_bits_with_dynamic_trees(prompts, width, taught, sample):
     assert got.stats.judged > 0
     if taught and prompts == "one" and not sample:
         assert got.stats.tokens_per_pass > 1.3
+
+
+def test_a_head_lives_with_tokens_that_were_taken_back():
+    model = llama(0)
+    learnt = teach(fresh("eagle"), model, plain(PROMPT, model, max_new_tokens=60))
+    call = {**KEEP, "max_new_tokens": 50, "do_sample": False}
+    want = Decoder(model, NoDraft(), exactness="fixed-width").generate(PROMPT, **call)
+    speculating = Decoder(model, Eagle2(learnt, top_k=3), scheduler=Fixed(5, 12), exactness="fixed-width")
+    handle = noise_where(model, off_the_chain, 1.0)
+    try:
+        got = speculating.generate(PROMPT, **call)
+    finally:
+        handle.remove()
+    assert torch.equal(got.sequences, want.sequences) and got.stats.accepted > 5
