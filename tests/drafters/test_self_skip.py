@@ -205,6 +205,31 @@ def test_it_stays_within_the_context(model):
     assert torch.equal(out, short.generate(PROMPT, do_sample=False, max_new_tokens=16))
 
 
+def test_confidences_are_the_early_exits_own():
+    model = llama(3, layers=4, spread=0.15)
+    other, found, sessions = cut(model, [0, 1]), 0, []
+
+    class Kept(SelfSkip):
+        def begin(self, context):
+            sessions.append(super().begin(context))
+            return sessions[0]
+
+    made = Decoder(model, Kept(exit_layer=2), scheduler=Fixed(4))
+    stream = made.stream(PROMPT, do_sample=False, max_new_tokens=20)
+    before: list[int] = []
+    for event in stream:
+        (outcome,) = event.rows
+        if outcome.drafted:
+            given = sessions[0].confidences(outcome.row)
+            with torch.no_grad():
+                law = other(torch.tensor([[*before, *outcome.drafted]])).logits[0].double().softmax(-1)
+            own = [law[len(before) - 1 + at, token] for at, token in enumerate(outcome.drafted)]
+            assert torch.allclose(given, torch.stack(own).cumprod(0), atol=1e-5)
+            found += 1
+        before = list(outcome.row.tokens)
+    assert found > 3
+
+
 # --- the cache ------------------------------------------------------------------------------------------
 
 

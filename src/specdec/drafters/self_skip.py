@@ -14,7 +14,7 @@ from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.rng import Rng
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Context, Row
-from specdec.drafters.proposal import laws
+from specdec.drafters.proposal import laws, scores
 from specdec.drafters.sampled_tree import Step, grow
 from specdec.drafters.self_skip_config import SelfSkipConfig
 from specdec.drafters.tree_shape import tree_shape
@@ -109,7 +109,7 @@ class _Session(DraftSession):
         self._lent = context.lend(drafter.kept(len(context.shared["layers"])))  # type: ignore[arg-type,misc]
         self._samplings = drafter.samplings(context.rows)
         self._made: dict[int, tuple[int, Draft]] = {}  # row index to place among those drafted for, and draft
-        self._said: list[Tensor] = []  # laws [rows, 1, vocab], a level each
+        self._said: list[Tensor] = []  # scores [rows, 1, vocab], a level each, of chains that are not drawn
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
         depths = [self._depth(row, budget) for row, budget in zip(rows, budgets, strict=True)]
@@ -130,8 +130,8 @@ class _Session(DraftSession):
             return None
         at, draft = self._made[row.index]
         tokens = draft.token_tensor(self._context.device)
-        laws_ = torch.stack([law[at, 0] for law in self._said[: len(draft)]])  # [nodes, vocab]
-        return laws_.gather(1, tokens[:, None])[:, 0].cumprod(0)
+        said = torch.stack([level[at, 0] for level in self._said[: len(draft)]])  # [nodes, vocab]
+        return said.softmax(-1, dtype=torch.float64).gather(1, tokens[:, None])[:, 0].cumprod(0)
 
     def _depth(self, row: Row, budget: Budget) -> int:
         limit = self._context.context_length
@@ -155,7 +155,9 @@ class _Session(DraftSession):
                 logits = lent.extend(places, tokens, [range(-1, head - 1) for head in heads])
                 ends = host.send([head - 1 for head in heads], logits.device)
                 logits = logits[torch.arange(len(rows), device=logits.device), ends][:, None]
-            self._said.append(laws(rows, samplings, step, logits, None, context.vocab_size, context.device))
+            if self._kind is Kind.IID:
+                return laws(rows, samplings, step, logits, None, context.vocab_size, context.device)
+            self._said.append(scores(rows, samplings, step, logits, context.vocab_size, context.device))
             return self._said[-1]
 
         shapes = [tree_shape(tuple(range(ANCHOR, depth - 1))) for depth in depths]
