@@ -83,6 +83,8 @@ def test_settings_are_all_points_of_the_axes():
     assert str(Setting(8, 0.7, "float32", True, "reverify")) == "float32, batch 8, temperature 0.7, compiled, reverify"
     with pytest.raises(ConfigError, match="batch size 0"):
         settings([0])
+    with pytest.raises(ConfigError, match="exactness: expected 'algorithmic'"):
+        settings(exactness=["nearly"])
     with pytest.raises(ConfigError, match="temperature -1"):
         settings(temperatures=[-1])
 

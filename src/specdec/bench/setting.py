@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+from specdec.core.config import load_config
 from specdec.core.errors import ConfigError
 
 __all__ = ["Setting", "settings"]
@@ -51,6 +52,11 @@ def settings(
         raise ConfigError(f"batch size {wrong[0]}: expected at least 1")
     if below := [temperature for temperature in temperatures if not temperature >= 0]:
         raise ConfigError(f"temperature {below[0]}: expected 0 for greedy decoding, or more")
+    for mode in exactness:
+        try:
+            load_config({"drafter": "none", "exactness": mode})
+        except ConfigError as error:
+            raise ConfigError(f"exactness {mode!r}: {error}") from error
     axes = product(*(dict.fromkeys(axis) for axis in (dtypes, exactness, compiles, temperatures, batches)))
     return [
         Setting(batch=batch, temperature=temperature, dtype=dtype, compile=compiled, exactness=mode)
