@@ -100,7 +100,8 @@ def _keyed(records: Iterable[Record]) -> dict[_Key, Record]:
         place = (record.task, record.prompt, record.repeat)
         times[place] = times.get(place, 0) + 1
         if record.measured:
-            found[(*place, times[place])] = record
+            key = (*place, times[place])
+            found[key] = record
     return found
 
 
