@@ -179,7 +179,8 @@ def _flag(scale: _Scale, best: Reading, name: str, on: str, off: str) -> Axis:
         return []
     now = getattr(best.conventions, name)
     value = not (published.plan.fields[name] if now is None else now)
-    return [(on if value else off, replace(best.conventions, **{name: value}))]
+    changed: dict[str, Any] = {name: value}
+    return [(on if value else off, replace(best.conventions, **changed))]
 
 
 def _residual(scale: _Scale, best: Reading) -> Axis:

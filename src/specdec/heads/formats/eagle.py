@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.core.errors import CheckpointError
 from specdec.heads.formats.conventions import Conventions
 from specdec.heads.formats.format import Format
-from specdec.heads.formats.layers import layer_fields, with_output_bias
+from specdec.heads.formats.layers import base_name, head_dim, layer_fields, with_output_bias
 from specdec.heads.formats.names import split_fused
 from specdec.heads.formats.plan import Plan
 
@@ -32,7 +32,7 @@ def read_eagle(
         }
     if found := [name for name in _NORMS if name in weights]:
         raise CheckpointError(f"{where}: it has {', '.join(found)}, norms that specdec's EAGLE head does not have")
-    weights = split_fused(weights, config.get("num_attention_heads") or 1, _head_dim(config), where)
+    weights = split_fused(weights, config.get("num_attention_heads") or 1, head_dim(config), where)
     if "fc.weight" not in weights:
         raise CheckpointError(f"{where}: fc.weight is missing")
     fields, remarks = layer_fields(config, weights, where)
@@ -52,19 +52,6 @@ def read_eagle(
         with_output_bias(weights, fields["attention_bias"]),
         hidden_size=int(weights["fc.weight"].shape[0]),
         vocab_size=vocab if isinstance(vocab, int) else None,
-        base=_verifier(config),
+        base=base_name(config),
         remarks=tuple(remarks),
     )
-
-
-def _head_dim(config: Mapping[str, Any]) -> int | None:
-    size, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    return config.get("head_dim") or (size // heads if size and heads else None)
-
-
-def _verifier(config: Mapping[str, Any]) -> str:
-    """The model that the checkpoint was made for, where it says one."""
-    spec = config.get("speculators_config")
-    verifier = spec.get("verifier") if isinstance(spec, Mapping) else None
-    named = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    return str(named or config.get("base_model_name_or_path") or "")

@@ -10,9 +10,8 @@ from torch import Tensor
 from specdec.core.errors import CheckpointError
 from specdec.heads.formats.boundaries import boundaries
 from specdec.heads.formats.conventions import Conventions
-from specdec.heads.formats.eagle import _head_dim, _verifier
 from specdec.heads.formats.format import Format
-from specdec.heads.formats.layers import layer_fields, with_output_bias
+from specdec.heads.formats.layers import base_name, head_dim, layer_fields, with_output_bias
 from specdec.heads.formats.names import split_fused
 from specdec.heads.formats.plan import Plan
 from specdec.heads.formats.vocabulary import draft_ids
@@ -34,7 +33,7 @@ def read_eagle3(
             raise CheckpointError(f"{where}: transformer_layer_config is {inner!r}, expected the config of the layers")
         config = {**inner, **{key: value for key, value in config.items() if key != "architectures"}}
     weights = {_RENAMED.get(name, name.replace("midlayer.", "layers.0.")): value for name, value in weights.items()}
-    weights = split_fused(weights, config.get("num_attention_heads") or 1, _head_dim(config), where)
+    weights = split_fused(weights, config.get("num_attention_heads") or 1, head_dim(config), where)
     for name in ("fc.weight", "layers.0.hidden_norm.weight"):
         if name not in weights:
             raise CheckpointError(f"{where}: {name} is missing")
@@ -86,7 +85,7 @@ def read_eagle3(
         layers=layers if isinstance(layers, int) else None,
         boundaries=found,
         taps=taps,
-        base=_verifier(config),
+        base=base_name(config),
         remarks=tuple(remarks),
     )
 

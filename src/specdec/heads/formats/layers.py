@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec.core.errors import CheckpointError
 
-__all__ = ["layer_fields", "rope", "with_output_bias"]
+__all__ = ["base_name", "head_dim", "layer_fields", "rope", "with_output_bias"]
 
 _KNOWN = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "eagle", "medusa", "")
 _OTHER_NORMS = ("gemma", "qwen3_next", "qwen3_5")
@@ -95,3 +95,17 @@ def with_output_bias(weights: Mapping[str, Tensor], biased: bool) -> dict[str, T
         if biased and name.endswith("self_attn.o_proj.weight"):
             out.setdefault(name.replace(".weight", ".bias"), torch.zeros(value.shape[0], dtype=value.dtype))
     return out
+
+
+def head_dim(config: Mapping[str, Any]) -> int | None:
+    """Width of an attention head, where the config says it; it is not always hidden size / heads."""
+    size, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return config.get("head_dim") or (size // heads if size and heads else None)
+
+
+def base_name(config: Mapping[str, Any]) -> str:
+    """The model that a checkpoint was made for, as it says; "" where it does not."""
+    spec = config.get("speculators_config")
+    verifier = spec.get("verifier") if isinstance(spec, Mapping) else None
+    named = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
+    return str(named or config.get("base_model_name_or_path") or "")

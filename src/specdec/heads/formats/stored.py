@@ -73,7 +73,7 @@ def _only(folder: Path, pickled: bool) -> str | None:
     found = sorted(e.name for e in folder.iterdir() if e.suffix in endings and not _ASIDE.match(e.name))
     named = [name for name in _FIRST if name in found]
     if named or len(found) < 2:
-        return (named or found or [None])[0]
+        return next(iter(named or found), None)
     raise CheckpointError(f"{folder} holds several files of weights and no index: {', '.join(found[:4])}")
 
 
