@@ -201,7 +201,7 @@ class Bench:
         tokens = self.tokens if setting.compile else min(self.tokens, _WARM_UP)
         try:
             runner(ids, mask, Call(tokens, setting.temperature, self.seed, _pad(self.loaded_model)))
-        except (IncompatibleError, UnsupportedOptionError) as error:
+        except (IncompatibleError, UnsupportedOptionError, NotImplementedError) as error:
             raise Skipped(str(error)) from error
         except Exception as error:
             self._say(f"in the warm-up: {type(error).__name__}: {error}")
