@@ -34,6 +34,7 @@ SIBLING_IMPORTS = {
     ("heads/cached.py", "specdec.targets.spec"): "a head is run with the slot cache",
     ("heads/cached.py", "specdec.targets.taps"): "a head is run with the slot cache",
     ("heads/decoder.py", "specdec.targets.compat"): "what a layer of this transformers calls its cache",
+    ("heads/formats/doctor.py", "specdec.targets.taps"): "readings are measured on states captured as in decoding",
     ("heads/measure.py", "specdec.targets.compat"): "whether the target can leave out its LM head",
     ("heads/measure.py", "specdec.targets.taps"): "heads are measured on states captured as in decoding",
     ("heads/padded.py", "specdec.targets.compat"): "data is made with one cache of rows that come and go",
