@@ -136,7 +136,8 @@ class Decoder:
         """Generate as `target.generate` would: same arguments, same return types.
 
         seed: of the sampling; None draws one from torch's global generator, so `torch.manual_seed` governs it.
-        streamer: gets the prompt, then every token on its own, for one row. tokenizer: for `stop_strings`.
+        streamer: gets the prompt, then every token on its own, for one row; of particles, whose text is drawn after
+            the last round, then. tokenizer: for `stop_strings`.
 
         Raises UnsupportedOptionError, before anything runs, for options that would be silently wrong; whatever a
         part raises keeps its type and names the part and the round. The decoder can be used again afterwards.
@@ -268,9 +269,9 @@ def _drain(stream: Stream, streamer: Any) -> DecoderOutput | Tensor:
         stream.put_prompt(streamer)
     for event in stream:
         if streamer is not None:
-            for token in event.rows[0].tokens:
-                streamer.put(torch.tensor([token]))
+            stream.put_tokens(streamer, event)
     if streamer is not None:
+        stream.put_tokens(streamer, None)
         streamer.end()
     return stream.result()
 

@@ -43,6 +43,8 @@ class Stream:
         self._request, self._generation, self.guarantee = request, generation, guarantee
         self._rounds = generation.rounds()
         self._plugins = discover()
+        outputs = {row.output for row in generation.rows}
+        self._waits = len(outputs) < len(generation.rows)  # which particle is the text is known at the end
 
     def __iter__(self) -> Iterator[Round]:
         return self
@@ -55,11 +57,18 @@ class Stream:
 
     def put_prompt(self, streamer: Any) -> None:
         """Give a streamer the prompt, as `generate` does before the first token; one row only."""
-        if self._generation.population.ensembles(self._rows) is not None:
-            refuse(["streamer with particles: which of them is the text is drawn after the last round; use stream()"])
-        if len(self._generation.rows) > 1:
-            refuse([f"streamer with {len(self._generation.rows)} rows: a streamer can show one row"])
+        if len(self._request.rows) > 1:
+            refuse([f"streamer with {len(self._request.rows)} rows: a streamer can show one row"])
         streamer.put(self._request.input_ids.cpu())
+
+    def put_tokens(self, streamer: Any, event: Round | None) -> None:
+        """Give a streamer the tokens of a round, one by one; of particles, all tokens after the last round (None)."""
+        if event is None:
+            tokens: Sequence[int] = self._rows[0].new_tokens if self._waits else ()
+        else:
+            tokens = () if self._waits else event.rows[0].tokens
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
 
     def close(self) -> None:
         """Stop here; what was emitted stays available."""

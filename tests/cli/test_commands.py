@@ -104,6 +104,16 @@ def test_validate_loads_no_weights(specdec, tmp_path):
     assert result.exit_code == 0, result.stderr
 
 
+@pytest.mark.parametrize("verifier", ["{type: smc, particles: 4}", "typical"])
+def test_validate_takes_rules_that_are_allowed_by_name(specdec, tmp_path, verifier):
+    path = tmp_path / "decoder.yaml"
+    path.write_text(f"drafter: {{type: draft-model, model: m}}\nverifier: {verifier}\nallow: approximate\n")
+    result = specdec("validate", path)
+    assert result.exit_code == 0, result.stderr
+    path.write_text(f"drafter: {{type: draft-model, model: m}}\nverifier: {verifier}\n")
+    assert 'Pass allow="' in specdec("validate", path).stderr
+
+
 def test_validate_lists_all_mistakes(specdec, tmp_path):
     path = tmp_path / "decoder.yaml"
     path.write_text("drafter: {type: prompt-lookup, max_ngramm: 2}\nscheduler: fixd\n")

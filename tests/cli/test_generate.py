@@ -180,3 +180,16 @@ def test_parse_drafter():
         parse_drafter("nothing:x")
     with pytest.raises(ConfigError, match="unknown drafter 'nothing'"):
         parse_drafter("merge:none,nothing:x")
+
+
+def test_particles_are_written_when_their_text_is_drawn(specdec, model_folder, tmp_path):
+    path = tmp_path / "decoder.yaml"
+    path.write_text(
+        f"target: {model_folder}\ndrafter: {{type: self-skip, exit_layer: 1, draw: true}}\n"
+        "verifier: {type: smc, particles: 4}\nallow: consistent\n"
+    )
+    options = ("--config", path, "--prompt", PROMPT, "--max-new-tokens", 12, "--seed", 3, "--stats")
+    result = specdec("generate", *options, "--temperature", 1.0)
+    assert result.exit_code == 0, result.stderr
+    assert len(result.stdout.split()) > 3 and "guarantee: consistent" in result.stderr
+    assert "decodes greedily" in specdec("generate", *options).stderr

@@ -257,16 +257,26 @@ def test_greedy_decoding_is_refused_before_anything_runs():
     assert decoder.generate(PROMPT, **CALL).sequences.shape[1] == 32
 
 
-def test_a_streamer_cannot_know_which_particle_is_the_text():
-    class Streamer:
-        def put(self, value):
-            raise AssertionError("nothing may be put")
+class Streamer:
+    """Keeps what it is given."""
 
-        def end(self):
-            raise AssertionError("nothing may end")
+    def __init__(self):
+        self.given = []
 
-    with pytest.raises(UnsupportedOptionError, match="streamer with particles"):
-        weighing().generate(PROMPT, streamer=Streamer(), do_sample=True, max_new_tokens=5)
+    def put(self, value):
+        self.given += value.flatten().tolist()
+
+    def end(self):
+        self.given.append("end")
+
+
+@pytest.mark.parametrize("particles", [1, 4])
+def test_a_streamer_gets_the_text_that_is_picked(particles):
+    streamer = Streamer()
+    out = weighing(smc=SMC(particles)).generate(PROMPT, streamer=streamer, **CALL)
+    assert streamer.given == [*out.sequences[0].tolist(), "end"]
+    with pytest.raises(UnsupportedOptionError, match="streamer with 2 rows"):
+        weighing().generate(PROMPT, streamer=Streamer(), num_return_sequences=2, **CALL)
 
 
 @pytest.mark.parametrize(

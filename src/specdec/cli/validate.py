@@ -99,7 +99,7 @@ def _unfit(config: DecoderConfig, drafter: Drafter, verifier: Verifier) -> list[
 
     # What a real target lacks, and what the drafter itself asks of it, is known only with its weights; until
     # then declarations are held against a target that has everything.
-    any_target = SimpleNamespace(caps=Caps(), features=tuple, shared=lambda name: name)
+    any_target = SimpleNamespace(caps=Caps(forks=True), features=tuple, shared=lambda name: name)
     allowed = Exactness.EXACT_GREEDY if config.allow is None else Exactness.parse(config.allow)
     found = problems(cast("Target", any_target), cast("Drafter", _Declared(drafter)), verifier, allowed)
     return [f"drafter and verifier: {problem}" for problem in found]
