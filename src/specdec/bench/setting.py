@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 from specdec.core.config import load_config
@@ -57,8 +56,11 @@ def settings(
             load_config({"drafter": "none", "exactness": mode})
         except ConfigError as error:
             raise ConfigError(f"exactness {mode!r}: {error}") from error
-    axes = product(*(dict.fromkeys(axis) for axis in (dtypes, exactness, compiles, temperatures, batches)))
     return [
         Setting(batch=batch, temperature=temperature, dtype=dtype, compile=compiled, exactness=mode)
-        for dtype, mode, compiled, temperature, batch in axes
+        for dtype in dict.fromkeys(dtypes)
+        for mode in dict.fromkeys(exactness)
+        for compiled in dict.fromkeys(compiles)
+        for temperature in dict.fromkeys(temperatures)
+        for batch in dict.fromkeys(batches)
     ]
