@@ -116,12 +116,12 @@ def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys
         children = [levels[row].children[place] for row, place in places]
         row = host.send([row for row, _ in places], law.device)
         law = law[row, host.send([place for _, place in places], law.device)]  # [places, vocab], a copy
+        several = sum(len(family) > 1 for family in children)
         if kind is Kind.POINT:
             guesses = top(law, len(children[0]))  # [places, most children]
         elif kind is Kind.NO_REPLACE:
-            several = sum(len(family) > 1 for family in children)
             law[:several].mul_(1.0 - _FILL).add_(_FILL / law.shape[1])
-        left = law.clone() if kind is Kind.NO_REPLACE and len(children[0]) > 1 else law
+        left = law  # what has not been drawn yet
         for order in range(len(children[0])):
             taking = [family[order] for family in children if len(family) > order]
             n = len(taking)
@@ -132,7 +132,8 @@ def grow(shapes: Sequence[TreeShape], oracle: Oracle, kind: Kind, rng: Rng, keys
                 token = rng.categorical(left[:n], at=at)
             drawn[row[:n], host.send(taking, law.device)] = token
             if kind is Kind.NO_REPLACE and order + 1 < len(children[0]):
-                left[:n].scatter_(1, token[:, None], 0.0)
+                left = law[:several].clone() if left is law else left
+                left[:n].scatter_(1, token[: len(left), None], 0.0)
         for number, (at_row, place) in enumerate(places):
             laws[at_row][levels[at_row].nodes[place] + 1] = law[number]
     return [_draft(shape, drawn[index, : len(shape)], laws[index], kind) for index, shape in enumerate(shapes)]
