@@ -187,6 +187,28 @@ def test_medusa_heads_look_further_ahead_and_weigh_less(data):
     assert torch.allclose(found, (wanted * weights).sum() / weights.sum() / count, atol=1e-5)
 
 
+def test_medusa_heads_are_measured_a_few_states_at_a_time(data, monkeypatch):
+    item, _, states = batch_of(data)
+    torch.manual_seed(0)
+    head = MedusaHead.for_target(target(), heads=3)
+    head.bias.data.normal_()
+    objective = MedusaObjective.of(head, Recipe(kind="medusa", steps=1))
+    whole = objective.hits(item["input_ids"], item["answer"], states, 3)
+    sizes, guesses = [], head.guesses
+    monkeypatch.setattr("specdec.heads.training.objectives.CHUNK", 4)
+    monkeypatch.setattr(head, "guesses", lambda part, count: sizes.append(len(part)) or guesses(part, count))
+    assert torch.equal(objective.hits(item["input_ids"], item["answer"], states, 3), whole)
+    assert len(sizes) > 1 and max(sizes) == 4
+    said = guesses(states["final"], 1)[..., 0]  # [rows, n, heads]
+    for number in range(3):
+        right = torch.zeros_like(item["answer"])
+        right[:, 2 + number :] = said[:, : -2 - number, number] == item["input_ids"][:, 2 + number :]
+        # The place of a hit is that of the token before the draft's own first.
+        wanted = torch.zeros_like(right)
+        wanted[:, 1 : -1 - number] = (right & item["answer"])[:, 2 + number :]
+        assert torch.equal(whole[number], wanted)
+
+
 def test_tokens_outside_the_draft_vocabulary_are_not_learnt(data):
     item, _, states = batch_of(data)
     ids = torch.arange(VOCAB - 5)  # the last five tokens of the alphabet are left out

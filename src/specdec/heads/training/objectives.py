@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.heads.base import Head
-from specdec.heads.training.losses import Teacher, feature_loss, token_loss
+from specdec.heads.training.losses import CHUNK, Teacher, feature_loss, token_loss
 from specdec.heads.training.recipe import Recipe
 from specdec.heads.training.unroll import unroll
 from specdec.heads.training.vocabulary import positions
@@ -176,12 +176,17 @@ class MedusaObjective(Objective):
     def hits(self, input_ids: Tensor, answer: Tensor, states: dict[str, Tensor], depth: int) -> Tensor:
         head: Any = self.head
         found = torch.zeros(depth, *input_ids.shape, dtype=torch.bool, device=input_ids.device)
-        taps = self.taps(states)
+        read = torch.zeros_like(answer)  # states that some head reads
+        for number in range(min(depth, head.config.heads)):
+            read[:, : -2 - number] |= answer[:, 2 + number :]
+        # All heads at once make logits of many times a batch's size, so a few states at a time.
+        some = self.taps(states)[read].split(CHUNK)
+        said = input_ids.new_zeros(*input_ids.shape, head.config.heads)
+        said[read] = torch.cat([head.guesses(part, 1)[..., 0] for part in some])
         for number in range(min(depth, head.config.heads)):
             # The state at t was what token t + 1 was drawn from, and head k guesses token t + 2 + k.
             rows, before = answer[:, 2 + number :].nonzero(as_tuple=True)
-            guess = head.guesses(taps[rows, before], 1)[:, number, 0]
-            found[number, rows, before + 1] = guess == input_ids[rows, before + 2 + number]
+            found[number, rows, before + 1] = said[rows, before, number] == input_ids[rows, before + 2 + number]
         return found
 
 
