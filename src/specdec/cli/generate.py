@@ -13,7 +13,15 @@ from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, loa
 from specdec.core.errors import ConfigError, InvalidPromptError
 from specdec.plugins.manager import discover
 
-__all__ = ["generate", "parse_drafter"]
+__all__ = [
+    "decoder_config",
+    "encode",
+    "generate",
+    "load_target",
+    "parse_drafter",
+    "prompt_text",
+    "sampling_options",
+]
 
 # Options that `NAME:ARG` can mean, in this order.
 _ARGUMENTS = ("model", "checkpoint")
@@ -36,9 +44,9 @@ def generate(
     stats: bool = typer.Option(False, "--stats", help="Print acceptance, guarantee and speed too."),
 ) -> None:
     """Generate text; without sampling options the most probable token is taken each time."""
-    whole = _decoder_config(model, drafter, config, dtype)
-    text = _prompt(prompt)
-    sampling = _sampling(temperature, top_p, top_k, seed)
+    whole = decoder_config(model, drafter, config, dtype)
+    text = prompt_text(prompt)
+    sampling = sampling_options(temperature, top_p, top_k, seed)
 
     # Imported here, after everything that can be wrong without them: they take seconds.
     from transformers import TextStreamer
@@ -48,9 +56,9 @@ def generate(
 
     target = whole.target
     assert isinstance(target, TargetConfig)
-    network, tokenizer = _load(target)
+    network, tokenizer = load_target(target)
     decoder = specdec.Decoder.from_config(whole, target=network)
-    inputs = _encode(tokenizer, text, chat)
+    inputs = encode(tokenizer, text, chat)
     inputs = {key: value.to(network.device) for key, value in inputs.items()}
     start = time.perf_counter()
     result = decoder.generate(
@@ -90,7 +98,8 @@ def parse_drafter(text: str) -> dict[str, Any]:
     return {"type": name, option: argument}
 
 
-def _decoder_config(model: str | None, drafter: str | None, config: Path | None, dtype: str | None) -> DecoderConfig:
+def decoder_config(model: str | None, drafter: str | None, config: Path | None, dtype: str | None) -> DecoderConfig:
+    """The config that these options of a command stand for; raises ConfigError where they do not fit together."""
     if config is not None and drafter is not None:
         raise ConfigError("--drafter and --config both name the drafter; give one of them")
     if config is None:
@@ -110,7 +119,8 @@ def _decoder_config(model: str | None, drafter: str | None, config: Path | None,
     return whole.model_copy(update={"target": target})
 
 
-def _prompt(prompt: str | None) -> str:
+def prompt_text(prompt: str | None) -> str:
+    """The prompt, from standard input where none is given; raises InvalidPromptError where it is empty."""
     if prompt is None:
         if sys.stdin.isatty():
             raise InvalidPromptError("no prompt: give --prompt, or write it to standard input")
@@ -120,7 +130,10 @@ def _prompt(prompt: str | None) -> str:
     return prompt
 
 
-def _sampling(temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None) -> dict[str, Any]:
+def sampling_options(
+    temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None
+) -> dict[str, Any]:
+    """Options of `generate`; without any of these decoding is greedy."""
     given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     if temperature == 0 or all(value is None for value in given.values()):
         return {"do_sample": False}
@@ -130,7 +143,8 @@ def _sampling(temperature: float | None, top_p: float | None, top_k: int | None,
     return {"do_sample": True, **options}
 
 
-def _load(target: TargetConfig) -> tuple[Any, Any]:
+def load_target(target: TargetConfig) -> tuple[Any, Any]:
+    """Model and tokenizer; raises ConfigError where there is no tokenizer."""
     import specdec
 
     more: dict[str, Any] = {}
@@ -144,7 +158,8 @@ def _load(target: TargetConfig) -> tuple[Any, Any]:
     return network, tokenizer
 
 
-def _encode(tokenizer: Any, text: str, chat: bool) -> dict[str, Any]:
+def encode(tokenizer: Any, text: str, chat: bool) -> dict[str, Any]:
+    """A prompt as inputs of `generate`, in the tokenizer's chat template where there is one and it is wanted."""
     if chat and getattr(tokenizer, "chat_template", None):
         encoded = tokenizer.apply_chat_template(
             [{"role": "user", "content": text}],

@@ -23,6 +23,7 @@ from specdec.cli.plugins import plugins
 from specdec.cli.report import report
 from specdec.cli.schema import schema
 from specdec.cli.show import show
+from specdec.cli.trace import trace
 from specdec.cli.train import train
 from specdec.cli.validate import validate
 from specdec.core.errors import PluginError, PluginLoadWarning, SpecdecError
@@ -46,6 +47,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     autotune,
     export,
     doctor,
+    trace,
 )
 
 

@@ -24,7 +24,7 @@ from specdec.analysis import (
 
 __all__ = ["explorers"]
 
-_RANKS, _DEPTH, _CONTEXTS = 3, 4, 24
+_RANKS, _DEPTH, _CONTEXTS = 3, 5, 48
 _NEAR = (0.40, 0.25, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02)
 _FAR = (0.125,) * 8
 
@@ -63,18 +63,20 @@ def _depth() -> dict[str, Any]:
 def _trees() -> dict[str, Any]:
     """Drafted tokens kept by the best tree of each context and by the best fixed one, by budget and spread.
 
-    In a context of sureness s the candidate of rank r is right with the chance s * (1 - s)**r at every depth. Contexts
-    lie evenly between 0.5 - spread / 2 and 0.5 + spread / 2.
+    Where the text may go on with sureness s, the candidate of rank r is right with the chance s * (1 - s)**r. Sureness
+    lies between 0.5 - spread / 2 and 0.5 + spread / 2, another at every node of every context.
     """
     paths = [path for depth in range(1, _DEPTH + 1) for path in product(range(_RANKS), repeat=depth)]
     number = {path: place for place, path in enumerate(paths)}
     parents = [number.get(path[:-1], -1) for path in paths]
     ranks = torch.tensor([path[-1] for path in paths], dtype=torch.float64)
+    above = torch.tensor(parents) + 1
+    drawn = torch.rand(_CONTEXTS, len(paths) + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spreads, budgets = _steps(0.0, 0.9, 9), range(1, 41)
     dynamic, fixed = [], []
     for spread in spreads:
-        sure = 0.5 + spread * (torch.linspace(0.0, 1.0, _CONTEXTS, dtype=torch.float64) - 0.5)
-        values = path_values(sure[:, None] * (1.0 - sure[:, None]) ** ranks, parents)  # [contexts, nodes]
+        sure = (0.5 + spread * (drawn - 0.5))[:, above]  # [contexts, nodes], that of each node's parent
+        values = path_values(sure * (1.0 - sure) ** ranks, parents)
         dynamic.append(torch.stack([value_mass(values, budget).mean() for budget in budgets]))
         fixed.append(torch.stack([fixed_value_mass(values, budget) for budget in budgets]))
     return {

@@ -1,0 +1,63 @@
+"""`specdec trace`: a page on which a decode can be watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specdec.cli.generate import decoder_config, encode, load_target, prompt_text, sampling_options
+from specdec.core.config import TargetConfig
+from specdec.core.errors import DataError
+
+__all__ = ["trace"]
+
+
+def trace(
+    out: Path = typer.Option(..., help="The HTML file to write; needs nothing else to be opened."),
+    model: str | None = typer.Option(None, help="Hub id, folder, .gguf file or alias of the target."),
+    drafter: str | None = typer.Option(
+        None, metavar="NAME[:ARG]", help="Drafter, with its model, checkpoint or drafters; prompt-lookup if not given."
+    ),
+    config: Path | None = typer.Option(None, help="Decoder config, YAML or JSON, instead of --drafter."),
+    prompt: str | None = typer.Option(None, help="The prompt; read from standard input if not given."),
+    max_new_tokens: int = typer.Option(96, min=1, help="Most tokens to generate."),
+    depth: int | None = typer.Option(
+        None, min=0, help="Draft so deep in every round; by default as the config or the default scheduler says."
+    ),
+    temperature: float | None = typer.Option(None, min=0.0, help="Sample at this temperature; 0 is greedy."),
+    top_p: float | None = typer.Option(None, min=0.0, max=1.0, help="Sample from this much probability."),
+    top_k: int | None = typer.Option(None, min=1, help="Sample from the k most probable tokens."),
+    seed: int | None = typer.Option(None, help="Seed of the sampling."),
+    chat: bool = typer.Option(True, "--chat/--no-chat", help="Use the tokenizer's chat template, if any."),
+    dtype: str | None = typer.Option(None, help="Number type of the weights, such as bfloat16."),
+) -> None:
+    """Decode a prompt and write a page that shows every round: draft, verdict, and the text as it grows."""
+    whole = decoder_config(model, drafter, config, dtype)
+    text = prompt_text(prompt)
+    if not out.parent.is_dir():
+        raise DataError(f"--out {out}: there is no folder {out.parent}")
+    call: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature, top_p, top_k, seed)}
+    if depth is not None:
+        from specdec.schedulers.fixed_config import FixedConfig
+
+        whole = whole.model_copy(update={"scheduler": FixedConfig(depth=depth)})
+
+    # Imported here, after everything that can be wrong without them: they take seconds.
+    import specdec
+    from specdec.trace import explorers, page, record
+
+    target = whole.target
+    assert isinstance(target, TargetConfig)
+    network, tokenizer = load_target(target)
+    decoder = specdec.Decoder.from_config(whole, target=network)
+    inputs = {key: value.to(network.device) for key, value in encode(tokenizer, text, chat).items()}
+    found = record(decoder, tokenizer, inputs, **call)
+    found["facts"] = {"model": target.model, **found["facts"], "specdec": specdec.__version__}
+    try:
+        out.write_text(page(found, explorers(), f"{target.model} with {decoder.drafter.name}"), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written: {error.strerror}") from error
+    facts = found["facts"]
+    typer.echo(f"{facts['tokens per pass']:.2f} tokens per pass in {len(found['rounds'])} rounds: {out}", err=True)
