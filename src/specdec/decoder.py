@@ -43,6 +43,8 @@ class Decoder:
     rule for the drafter's candidates. scheduler: how much is drafted; by default `adaptive`, and `fixed` for
     sampled drafts with a seed, whose text measured time would otherwise decide.
     allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
+    compile: run passes at a closed set of widths (1, 8, 16, 32, 64 nodes) over a few extents, each compiled when it is
+        first met and reused by every later call; a pass of another shape runs as it is.
     exactness: "algorithmic" is exact for the logits of the verification passes; "fixed-width" says bit for bit what
         the same decoder says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
 
@@ -65,7 +67,7 @@ class Decoder:
             ("scheduler", scheduler, Scheduler),
         ):
             _refuse_other(role, part, kind)
-        self.target = target if isinstance(target, Target) else HFTarget(target)
+        self.target = target if isinstance(target, Target) else HFTarget(target, compile=compile)
         drafter = drafter.for_target(self.target)
         self.drafter, self.verifier, self.scheduler = drafter, verifier, scheduler
         self.exactness, self.allow, self.compile = exactness, allow, compile
@@ -75,9 +77,10 @@ class Decoder:
         self._tokenizer: Any = None
         self._agreed: Any = None  # the last tokenizer that was found to be the drafter's
         self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
-        if compile:
+        if compile and not self.target.compiles:
             raise UnsupportedOptionError(
-                f"compile={compile} with exactness={exactness!r}: this version compiles no passes; leave compile=False"
+                f"compile={compile} with a {type(self.target).__name__}: only passes of a model are compiled. Give the "
+                "model itself, a target made with HFTarget(model, compile=True), or leave compile=False"
             )
 
     @classmethod
