@@ -257,3 +257,32 @@ def test_a_drafter_that_minds_its_costs_gets_all_the_room_there_is():
         sizes.observe(32, 1.0, 7, 3)
     limit, gain = sizes.best(costs)
     assert limit == 64 and gain == pytest.approx(2.0 / costs(7, 3), rel=0.05)
+
+
+def test_a_round_that_the_machine_slowed_down_does_not_forbid_trees_for_good() -> None:
+    scheduler = Adaptive()
+    row = rows_of(1)[0]
+    context = Context((row,), 100, torch.device("cpu"), NO_SCORES)
+    tree = Draft.point([1, 2, 3, 4], [-1] * 4)
+
+    def call(rounds: int, slow: float) -> int:
+        """Rounds with drafts; the first of them takes `slow` plain rounds, and every draft keeps a token."""
+        session = scheduler.begin(context, True)
+        session.observe(event(0, Draft.empty(), (), 1.0))
+        drafted = 0
+        for number in range(1, rounds):
+            budget = session.plan((row,))
+            draft = tree if budget.nodes >= 4 and budget.depth else Draft.empty()
+            kept = (1,) if draft is tree else ()
+            drafted += draft is tree
+            seconds = 1.0 if draft is not tree else slow if drafted == 1 else 1.1
+            session.observe(event(number, draft, kept, seconds))
+        return drafted
+
+    def event(number: int, draft: Draft, kept: tuple[int, ...], seconds: float) -> Round:
+        tokens = tuple(range(len(kept) + 1))
+        outcome = Outcome(row, draft, tuple(draft.tokens), kept, tokens, NO_SCORES, 0)
+        return Round(number, (outcome,), RoundTimes(0.0, seconds, 0.0, seconds), 1 + len(draft))
+
+    call(12, slow=1000.0)
+    assert call(200, slow=1.1) > 100

@@ -107,7 +107,9 @@ class AdaptiveSession(ScheduleSession):
         if self._slack(costs) < 0:
             return Budget(0, 0, costs.passes, None)
         if depth == 0 and self._idle >= self._probe_every:
-            depth, nodes = min(_PROBE_DEPTH, self._config.max_depth), _PROBE_NODES  # until there is a guess to judge
+            # Until there is a guess to judge. What a tree costs is asked anew, too: one round that the machine slowed
+            # down would otherwise forbid trees for good.
+            return self._budget(min(_PROBE_DEPTH, self._config.max_depth), _PROBE_NODES, costs, trial=True)
         elif depth and self._trees and (trial := self._sizes.trial()) is not None:
             return self._budget(depth, trial, costs, trial=True)
         return self._budget(depth, nodes, costs)
@@ -196,7 +198,7 @@ class AdaptiveSession(ScheduleSession):
         if self._trees:
             # A tree may cost no more than the ledger has left, even if nothing of it is kept.
             slack, levels = self._slack(costs), self._sizes.levels
-            while nodes >= _SMALLEST and costs(nodes, levels) - costs(0) > slack:
+            while nodes > (_PROBE_NODES if trial else 0) and costs(nodes, levels) - costs(0) > slack:
                 nodes //= 2
             depth = min(depth, nodes) if nodes >= _SMALLEST else 0
         self._planned, self._trial = max(depth, nodes), trial

@@ -35,6 +35,9 @@ class CostCurve:
             new = min(0.8, 0.2 + 0.05 * stale)  # the longer ago, the less the old measurement says
             old = self.plain
             return replace(self, plain=seconds if old is None else (1.0 - new) * old + new * seconds)
+        if self.sums[0] and seconds < self(nodes) / OUTLIER:
+            # Nothing makes a round that much faster than it is: the rounds before were hiccups, and forgotten.
+            return CostCurve(self.plain, (1.0, nodes, seconds), last=(nodes, seconds))
         after = self._sloped(nodes, seconds)
         if stale > _FRESH and self.sums[0] >= _FRESH:
             # Nothing says whether the draft or the machine took the difference: the machine, for the most part.
