@@ -185,7 +185,9 @@ def certain(vocab):
 
 
 @pytest.mark.parametrize(
-    ("law", "names"), [(table, ["reported-law"]), (certain, ["output-law", "output-law-with-end"])], ids=str
+    ("law", "names"),
+    [(table, ["reported-law"]), (certain, ["output-law", "output-law-with-end"])],
+    ids=["table", "certain"],  # a function's own name changes from process to process
 )
 def test_every_draw_has_the_law_that_its_q_says(law, names):
     """Given all that was drawn before; also where q is a certainty, and a second child is drawn all the same."""
