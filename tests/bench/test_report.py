@@ -8,8 +8,8 @@ import pytest
 
 from specdec.bench.record import Record
 from specdec.core.errors import DataError, SpecdecError
-from specdec.report.markdown import markdown
-from specdec.report.plots import plots
+from specdec.report.document import markdown
+from specdec.report.figures import plots
 from specdec.report.summary import slower, summarise
 from specdec.report.table import cells, heads
 

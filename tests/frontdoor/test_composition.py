@@ -117,7 +117,7 @@ def test_default_parts_follow_what_a_drafter_emits():
     assert verifier(DraftModel(draft("foreign"))) is Block
 
 
-@pytest.mark.parametrize("options", [{"exactness": "reverify"}, {"compile": True}, {"exactness": "nonsense"}], ids=str)
+@pytest.mark.parametrize("options", [{"exactness": "reverify"}, {"exactness": "nonsense"}], ids=str)
 def test_modes_that_do_not_exist_yet_are_refused(options):
     with pytest.raises(UnsupportedOptionError, match="algorithmic"):
         Decoder(target(), PromptLookup(), **options)

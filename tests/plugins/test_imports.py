@@ -116,3 +116,19 @@ def test_our_own_distribution_is_not_warned_of(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         specdec._warn_of_namesake()
+
+
+def test_no_package_exports_a_name_that_one_of_its_modules_has() -> None:
+    """Importing a submodule sets its name on the package, so which of the two a user got would depend on the order."""
+    found = []
+    for init in SOURCE.rglob("__init__.py"):
+        exported = {
+            key.value
+            for node in ast.walk(ast.parse(init.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_exports"
+            for key in getattr(node.args[1], "keys", [])
+            if isinstance(key, ast.Constant)
+        }
+        modules = {path.stem for path in init.parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+        found += [f"{init.parent.name}.{name}" for name in sorted(exported & modules)]
+    assert not found

@@ -20,7 +20,7 @@ def report(
 ) -> None:
     """Print what was measured, strategy by strategy, and say which are slower than plain generate."""
     from specdec.bench.record import read_results
-    from specdec.report.markdown import markdown as as_markdown
+    from specdec.report.document import markdown as as_markdown
     from specdec.report.table import show
 
     records, runs, left = read_results(results)
@@ -39,7 +39,7 @@ def report(
         except OSError as error:
             raise DataError(f"--markdown {markdown}: cannot be written: {error.strerror}") from error
     if plots is not None:
-        from specdec.report.plots import plots as draw
+        from specdec.report.figures import plots as draw
 
         for path in draw(records, plots, baseline):
             typer.echo(str(path), err=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from specdec._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.report.markdown import markdown
-    from specdec.report.plots import plots
+    from specdec.report.document import markdown
+    from specdec.report.figures import plots
     from specdec.report.summary import Line, Summary, summarise
 
 __all__ = ["Line", "Summary", "markdown", "plots", "summarise"]
@@ -18,8 +18,8 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Line": "specdec.report.summary",
         "Summary": "specdec.report.summary",
-        "markdown": "specdec.report.markdown",
-        "plots": "specdec.report.plots",
+        "markdown": "specdec.report.document",
+        "plots": "specdec.report.figures",
         "summarise": "specdec.report.summary",
     },
 )

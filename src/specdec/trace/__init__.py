@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from specdec._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.trace.explorers import explorers
-    from specdec.trace.page import page
-    from specdec.trace.record import record
+    from specdec.trace.exploring import explorers
+    from specdec.trace.html import page
+    from specdec.trace.recording import record
 
 __all__ = ["explorers", "page", "record"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "explorers": "specdec.trace.explorers",
-        "page": "specdec.trace.page",
-        "record": "specdec.trace.record",
+        "explorers": "specdec.trace.exploring",
+        "page": "specdec.trace.html",
+        "record": "specdec.trace.recording",
     },
 )

@@ -8,7 +8,7 @@ from specdec._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from specdec.heads.formats.conventions import Conventions
-    from specdec.heads.formats.detect import detect
+    from specdec.heads.formats.detector import detect
     from specdec.heads.formats.format import FORMATS, Format
     from specdec.heads.formats.published import Published, read_published
 
@@ -21,7 +21,7 @@ __getattr__, __dir__ = lazy_exports(
         "Conventions": "specdec.heads.formats.conventions",
         "Format": "specdec.heads.formats.format",
         "Published": "specdec.heads.formats.published",
-        "detect": "specdec.heads.formats.detect",
+        "detect": "specdec.heads.formats.detector",
         "read_published": "specdec.heads.formats.published",
     },
 )

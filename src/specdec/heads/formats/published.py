@@ -19,7 +19,7 @@ from specdec.heads.config import TargetFacts
 from specdec.heads.eagle3_config import default_taps
 from specdec.heads.formats.boundaries import taps_of
 from specdec.heads.formats.conventions import AS_WRITTEN, Conventions
-from specdec.heads.formats.detect import detect
+from specdec.heads.formats.detector import detect
 from specdec.heads.formats.eagle import read_eagle
 from specdec.heads.formats.eagle3 import read_eagle3
 from specdec.heads.formats.format import Format
