@@ -22,7 +22,12 @@ def gpt2():
 def phi():
     """Its LM head has a bias."""
     config = PhiConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
+        pad_token_id=0,
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
     )
     model = PhiForCausalLM(config).eval()
     with torch.no_grad():
