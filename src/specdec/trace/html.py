@@ -19,7 +19,7 @@ def page(trace: Mapping[str, Any], explorers: Mapping[str, Any], title: str) -> 
     Data stands in the page as JSON of ASCII letters in which nothing can end the element; scripts put it into the
     page as text only. A content security policy lets the page run its own script and load nothing.
     """
-    script, style = _asset("page.js"), _asset("page.css")
+    script, style = _asset("shell.js"), _asset("shell.css")
     policy = "; ".join([
         "default-src 'none'",
         f"script-src '{_hash(script)}'",
@@ -36,7 +36,7 @@ def page(trace: Mapping[str, Any], explorers: Mapping[str, Any], title: str) -> 
         "EXPLORERS": _json(explorers),
     }
     # Split, not replaced one after another: what is filled in may hold the name of another place.
-    parts = _asset("page.html").split("%%")
+    parts = _asset("shell.html").split("%%")
     return "".join(filled[part] if at % 2 else part for at, part in enumerate(parts))
 
 
