@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import typer
+from pydantic import BaseModel
 
 from specdec.cli.checkpoint import is_checkpoint, show_checkpoint
 from specdec.core.config import ROLE_KEY
@@ -13,7 +14,7 @@ from specdec.core.errors import UnknownStrategyError
 from specdec.plugins.manager import discover
 from specdec.plugins.strategy import Strategy
 
-__all__ = ["show"]
+__all__ = ["options_of", "show"]
 
 
 def show(
@@ -37,7 +38,20 @@ def show(
 
 
 def _facts(strategy: Strategy, owner: str) -> dict[str, Any]:
-    schema = strategy.load_config().model_json_schema()
+    return {
+        "role": strategy.role,
+        "name": strategy.name,
+        "summary": strategy.summary,
+        "options": options_of(strategy.load_config()),
+        "owner": owner,
+        "origin": {"config": strategy.config, "build": strategy.build},
+        "api": strategy.api,
+    }
+
+
+def options_of(config: type[BaseModel]) -> list[dict[str, Any]]:
+    """Name, type, default or whether it is required, and description of each option of a config but `type`."""
+    schema = config.model_json_schema()
     required = schema.get("required", [])
     options = []
     for name, field in schema.get("properties", {}).items():
@@ -45,17 +59,10 @@ def _facts(strategy: Strategy, owner: str) -> dict[str, Any]:
             continue
         option = {"name": name, "type": _type(field), "required": name in required}
         if name not in required:
-            option["default"] = field.get("default")
+            made = config.model_fields[name].get_default(call_default_factory=True)
+            option["default"] = field.get("default", made)
         options.append({**option, "description": field.get("description", "")})
-    return {
-        "role": strategy.role,
-        "name": strategy.name,
-        "summary": strategy.summary,
-        "options": options,
-        "owner": owner,
-        "origin": {"config": strategy.config, "build": strategy.build},
-        "api": strategy.api,
-    }
+    return options
 
 
 def _type(field: dict[str, Any]) -> str:
@@ -63,6 +70,8 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(_type(part) for part in field["anyOf"])
     if "enum" in field:
         return " or ".join(json.dumps(value) for value in field["enum"])
+    if field.get("type") == "array" and (inner := field.get("items")):
+        return f"list of {_type(inner)}"
     limits = [
         f"{sign} {field[key]:g}"
         for key, sign in (
