@@ -4,9 +4,9 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test lint format build setup clean
+.PHONY: demo test lint format build docs setup clean
 
-demo test lint format build setup:
+demo test lint format build docs setup:
 	$(PYTHON) scripts/dev.py $@ $(ARGS)
 
 clean:

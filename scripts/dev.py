@@ -1,13 +1,15 @@
-"""Set up an environment for specdec and run one task in it: demo, test, lint, build or only the set-up.
+"""Set up an environment for specdec and run one task in it: demo, test, lint, build, docs or only the set-up.
 
     python scripts/dev.py demo            # the same as `make demo`
     python scripts/dev.py test            # the same as `make test`
     python scripts/dev.py test -k cache   # what follows the task goes to it
+    python scripts/dev.py docs            # the documentation, into build/site; `docs serve` shows it as it is written
 
 Everything is installed into a virtual environment of its own (`.venv`, or `--venv DIR`); the calling
 Python is left as it is. If that Python imports a recent enough torch, the environment uses that torch, and
 nothing else of that Python; otherwise the torch of `constraints.txt` is installed. No model hub is asked
-for anything. A second run finds the environment ready and starts at once.
+for anything. A second run finds the environment ready and starts at once. The documentation is built in an environment
+of its own, `.venv-docs`, which holds its tools alone: sources are read there and not imported.
 
 Environment variables:
     TORCH_INDEX_URL  package index to take torch from (and only torch), to choose a CPU or a CUDA wheel
@@ -46,13 +48,16 @@ def main(argv: list[str] | None = None) -> int:
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(f"specdec needs Python 3.10 or newer, this is {found} ({sys.executable}); call a newer one")
     parser = argparse.ArgumentParser(description="Set up an environment for specdec and run one task in it.")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment is kept")
+    parser.add_argument("--venv", type=Path, help="where the environment is kept: .venv, and .venv-docs for docs")
     parser.add_argument("--transformers", metavar="VERSION", help="'oldest' (as declared) or an exact version")
     parser.add_argument("--wheel", type=Path, help="install this wheel without extras, not the working tree")
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="arguments for the task")
     options = parser.parse_args(argv)
-    environment = Environment(options.venv.resolve(), options.transformers, options.wheel)
+    if options.task == "docs":
+        environment: Environment = DocsEnvironment((options.venv or ROOT / ".venv-docs").resolve())
+    else:
+        environment = Environment((options.venv or ROOT / ".venv").resolve(), options.transformers, options.wheel)
     environment.prepare()
     return TASKS[options.task](environment, options.rest)
 
@@ -151,15 +156,31 @@ class Environment:
         shutil.rmtree(self.links)
         return False
 
-    def _pip(self, constraints: Path, *arguments: str) -> None:
+    def _pip(self, constraints: Path | None, *arguments: str) -> None:
         further = shlex.split(os.environ.get("PIP_ARGS", ""))
+        held = ["--constraint", str(constraints)] if constraints else []
         command = [
             str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-            "--constraint", str(constraints), *further, *arguments,
+            *held, *further, *arguments,
         ]  # fmt: skip
         say("pip install " + " ".join(arguments))
         if subprocess.run(command).returncode != 0:
             sys.exit(f"pip failed; the command was:\n  {shlex.join(command)}")
+
+
+class DocsEnvironment(Environment):
+    """A virtual environment that holds the tools of the documentation, and neither specdec nor torch."""
+
+    def prepare(self) -> None:
+        """Build the environment, unless one built from the same inputs is there."""
+        tools = extra("docs")
+        wanted = json.dumps([tools, sys.version, os.environ.get("PIP_ARGS")])
+        if self.python.exists() and self.stamp.exists() and self.stamp.read_text() == wanted:
+            return
+        say(f"setting up {self.folder.name} (Python {sys.version.split()[0]})")
+        venv.EnvBuilder(with_pip=True, clear=True, symlinks=os.name != "nt").create(self.folder)
+        self._pip(None, *tools)
+        self.stamp.write_text(wanted)
 
 
 def find_torch() -> dict[str, object] | None:
@@ -217,6 +238,15 @@ def oldest_transformers() -> str:
     return version if version.count(".") >= 2 else version + ".0" * (2 - version.count("."))
 
 
+def extra(name: str) -> list[str]:
+    """The requirements of an extra that pyproject.toml declares, one a line."""
+    # Read by eye: Python 3.10 has no reader of TOML.
+    found = re.search(rf"^{name} = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    if not found:
+        sys.exit(f"pyproject.toml has no extra {name!r} with one requirement a line")
+    return re.findall(r'^\s*"([^"]+)",', found.group(1), re.MULTILINE)
+
+
 def demo(environment: Environment, rest: list[str]) -> int:
     return environment.run("examples/demo.py", *rest)
 
@@ -245,6 +275,11 @@ def build(environment: Environment, rest: list[str]) -> int:
     return environment.run("-m", "build", "--wheel", "--outdir", "dist", *rest)
 
 
+def docs(environment: Environment, rest: list[str]) -> int:
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")  # pyproject.toml holds mkdocs below 2
+    return environment.run("-m", "mkdocs", *(rest or ["build", "--strict"]))
+
+
 def python(environment: Environment, rest: list[str]) -> int:
     return environment.run(*rest)
 
@@ -260,6 +295,7 @@ TASKS = {
     "lint": lint,
     "format": format_,
     "build": build,
+    "docs": docs,
     "python": python,
 }
 

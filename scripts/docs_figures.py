@@ -1,10 +1,10 @@
-"""The figures of the documentation, drawn from `specdec.analysis`. `scripts/write_docs.py` writes them to docs/figures."""
+"""The figures of the documentation, drawn from `specdec.analysis`; `write_docs.py` writes them to docs/figures."""
 
 from __future__ import annotations
 
 import torch
-from docs_svg import COLOURS, GREY, Picture, Series, plot
 
+from docs_svg import COLOURS, GREY, Picture, Series, plot
 from specdec.analysis import (
     Machine,
     ModelSize,
@@ -115,7 +115,7 @@ def _siblings() -> str:
         label = f"1 - TV = {float(acceptance_rate(near, q)):.2f}"
         series.append(Series(label, count, sibling_acceptance(near, q, count).tolist(), dots=True))
     title = "Chance that one of several siblings drawn from q is kept, for laws that differ more and more from p"
-    ticks = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+    ticks = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     return plot(title, "siblings", "chance that one is kept", series, x_ticks=count, y_ticks=ticks)
 
 

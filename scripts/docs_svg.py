@@ -108,7 +108,7 @@ def plot(
     picture.text((LEFT + right) / 2, HEIGHT - 12, x_label)
     picture.text(16, (TOP + bottom) / 2, y_label, turned=True)
     ends = [up(one.y[-1]) for one in series]
-    for one, colour, height in zip(series, COLOURS, spread(ends, LINE), strict=False):
+    for one, colour, height in zip(series, COLOURS, spread(ends, LINE, bottom), strict=False):
         points = [(across(x), up(y)) for x, y in zip(one.x, one.y, strict=True)]
         picture.curve(points, colour)
         for x, y in points if one.dots else ():
@@ -119,10 +119,13 @@ def plot(
     return str(picture)
 
 
-def spread(wanted: Sequence[float], apart: float) -> list[float]:
-    """Places near those that are wanted, none closer to another than `apart`."""
+def spread(wanted: Sequence[float], apart: float, most: float) -> list[float]:
+    """Places near those that are wanted, none closer to another than `apart` and none beyond `most`."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     places, last = list(wanted), -math.inf
     for at in order:
         places[at] = last = max(places[at], last + apart)
+    last = most + apart
+    for at in reversed(order):
+        places[at] = last = min(places[at], last - apart)
     return places

@@ -14,9 +14,9 @@ import re
 import sys
 from pathlib import Path
 
-from docs_figures import figures
 from pydantic import BaseModel
 
+from docs_figures import figures
 from specdec.cli.show import options_of
 from specdec.core.config import DecoderConfig
 from specdec.heads.training.recipe import Recipe

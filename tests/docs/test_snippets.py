@@ -37,7 +37,7 @@ except ImportError:  # Python 3.10; pytest brings tomli there
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIX = ROOT / "examples" / "specdec-suffix"
-FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), SUFFIX / "README.md"]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), SUFFIX / "README.md"]
 RUN = {"python", "py", "yaml", "toml"}
 SHELL = {"", "sh", "bash", "shell", "console"}
 COMMAND = re.compile(r"(\$ )?([A-Z_]+=\S* )*(specdec|make|python) ")

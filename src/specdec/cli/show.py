@@ -70,8 +70,9 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(_type(part) for part in field["anyOf"])
     if "enum" in field:
         return " or ".join(json.dumps(value) for value in field["enum"])
-    if field.get("type") == "array" and (inner := field.get("items")):
-        return f"list of {_type(inner)}"
+    if field.get("type") == "array":
+        inner = field.get("items") or next(iter(field.get("prefixItems", ())), None)
+        return f"list of {_type(inner)}" if inner else "list"
     limits = [
         f"{sign} {field[key]:g}"
         for key, sign in (
