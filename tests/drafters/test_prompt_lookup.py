@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from specdec.core.draft import Kind
 from specdec.core.rng import TorchRng
 from specdec.core.sampling import Sampling
-from specdec.core.state import Budget, Context, Row, Scores
+from specdec.core.state import Budget, Context, Outcome, Row, Scores
 from specdec.drafters import PromptLookup
-from specdec.drafters.prompt_lookup import NGramIndex
+from specdec.drafters.prompt_lookup import Evidence, NGramIndex
 from specdec.drafters.prompt_lookup_config import PromptLookupConfig
 
 pytestmark = pytest.mark.core
@@ -21,15 +21,18 @@ pytestmark = pytest.mark.core
 def by_search(text, config, length):
     """The continuation found by looking at every place: the longest n first, then the last (or first) place."""
     if length <= 0:
-        return []
+        return [], 0
     for size in range(config.max_ngram, config.min_ngram - 1, -1):
         if size >= len(text):
             continue
         places = [end for end in range(size, len(text)) if text[end - size : end] == text[-size:]]
         if places:
             place = places[-1] if config.match == "recent" else places[0]
-            return text[place : place + length]
-    return []
+            whole = list(text)
+            while len(whole) < place + length:
+                whole.append(whole[place + len(whole) - len(text)])
+            return whole[place : place + length], size
+    return [], 0
 
 
 @settings(max_examples=300)
@@ -83,6 +86,12 @@ def session(prompts, **options):
     return drafter.begin(context), rows
 
 
+def outcome(row, draft, accepted):
+    scores = Scores(torch.zeros(1, len(draft) + 1, 100))
+    path = tuple(range(1, accepted + 1))
+    return Outcome(row, draft, tuple(draft.tokens), path, (*draft.tokens[:accepted], 99), scores, 0)
+
+
 def proposals(prompts, depth=5, nodes=64, **options):
     made, rows = session(prompts, **options)
     drafts = made.propose(rows, [Budget(depth, nodes)] * len(rows), TorchRng(0))
@@ -92,13 +101,13 @@ def proposals(prompts, depth=5, nodes=64, **options):
 @pytest.mark.parametrize(
     ("prompt", "options", "expected"),
     [
-        ([1, 2, 3, 4, 1, 2], {}, (3, 4, 1, 2)),
-        ([1, 2, 3, 1, 2, 4, 1, 2], {}, (4, 1, 2)),
+        ([1, 2, 3, 4, 1, 2], {}, (3, 4, 1, 2, 3)),
+        ([1, 2, 3, 1, 2, 4, 1, 2], {}, (4, 1, 2, 4, 1)),
         ([1, 2, 3, 1, 2, 4, 1, 2], {"match": "first"}, (3, 1, 2, 4, 1)),
         ([1, 2, 3, 1, 2, 4, 1, 2], {"max_tokens": 1}, (4,)),
         ([9, 2, 3, 8, 2], {"min_ngram": 2}, ()),
-        ([9, 2, 3, 8, 2], {}, (3, 8, 2)),
-        ([5, 5, 5], {}, (5,)),
+        ([9, 2, 3, 8, 2], {}, (3, 8, 2, 3, 8)),
+        ([5, 5, 5], {}, (5, 5, 5, 5, 5)),
         ([1], {}, ()),
         ([1, 2, 3], {}, ()),
     ],
@@ -115,7 +124,7 @@ def test_budgets_are_kept():
 
 
 def test_rows_look_into_their_own_text_only():
-    assert proposals([[1, 2, 3, 1], [3, 1, 9, 9, 3, 1], [4, 5]]) == [(2, 3, 1), (9, 9, 3, 1), ()]
+    assert proposals([[1, 2, 3, 1], [3, 1, 9, 9, 3, 1], [4, 5]]) == [(2, 3, 1, 2, 3), (9, 9, 3, 1, 9), ()]
 
 
 def test_copies_end_with_an_end_token():
@@ -123,6 +132,34 @@ def test_copies_end_with_an_end_token():
     rows[0].eos = frozenset({7})
     (draft,) = made.propose(rows, [Budget(5, 64)], TorchRng(0))
     assert draft.tokens == (2, 7)
+
+
+def test_copies_are_cut_where_tokens_are_not_worth_their_cost():
+    """At one second a pass and a tenth of one a node: a half's chance each, then what was seen."""
+    made, rows = session([[1, 2, 3, 4, 5, 6, 7, 8, 9, 1]])
+    row, budget = rows[0], Budget(8, 64, lambda nodes: 1.0 + 0.1 * nodes, 1.0)
+    (draft,) = made.propose(rows, [budget], TorchRng(0))
+    assert draft.tokens == (2, 3, 4)  # 1/2 + 1/4 + 1/8 are each worth more than a tenth
+    assert made.confidences(row).tolist() == pytest.approx([0.5, 0.25, 0.125])
+    for _ in range(20):  # always wrong: a match of one token is worth nothing any more
+        made.observe([outcome(row, draft, 0)])
+        (draft,) = made.propose(rows, [budget], TorchRng(0))
+    assert draft.tokens == ()
+    (draft,) = made.propose(rows, [Budget(8, 64)], TorchRng(0))
+    assert len(draft) == 8  # where nothing is known of costs, all that is asked for
+
+
+def test_evidence_is_of_the_length_of_the_match():
+    made, rows = session([[1, 2, 3, 4, 5, 6, 7, 8, 9, 1]])
+    budget = Budget(8, 64, lambda nodes: 1.0 + 0.1 * nodes, 1.0)
+    (draft,) = made.propose(rows, [budget], TorchRng(0))
+    for _ in range(50):
+        made.observe([outcome(rows[0], draft, len(draft))])
+        (draft,) = made.propose(rows, [budget], TorchRng(0))
+    assert len(draft) == 8
+    evidence = Evidence(size=1)
+    evidence.observe(3, 1)
+    assert evidence.right == [2.0, 1.0, 1.0, 1.0] and evidence.tried == [3.0, 3.0, 2.0, 2.0]
 
 
 def test_sessions_share_nothing():

@@ -12,7 +12,8 @@ from specdec.heads.eagle import EagleHead
 class Eagle(HeadDrafter):
     """Drafts chains drawn from an EAGLE head at temperature > 0, and its most likely chain for a greedy target.
 
-    head: the trained head, or the folder or hub id that holds it. depth: longest chain.
+    head: the trained head, or the folder or hub id that holds it. depth: longest chain. revision: branch, tag or commit
+    of a hub id.
     Source: Li et al., arXiv 2401.15077.
     """
 
@@ -21,9 +22,14 @@ class Eagle(HeadDrafter):
     config_class = EagleConfig
 
     def __init__(
-        self, head: EagleHead | str | os.PathLike[str], *, depth: int = 6, config: EagleConfig | None = None
+        self,
+        head: EagleHead | str | os.PathLike[str],
+        *,
+        depth: int = 6,
+        revision: str | None = None,
+        config: EagleConfig | None = None,
     ) -> None:
-        super().__init__(head, config=config, depth=depth)
+        super().__init__(head, config=config, depth=depth, revision=revision)
 
 
 def example(vocab_size: int) -> Eagle:

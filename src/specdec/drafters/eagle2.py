@@ -17,6 +17,7 @@ class Eagle2(HeadDrafter):
     path; the worthiest frontier is expanded, the worthiest nodes are kept, and of those what its costs justify.
     sampled: for a target that samples, draw trees without replacement from the head's law, for `traversal` to judge,
         instead of taking the likeliest tokens. Their shape follows from what siblings have been worth.
+    revision: branch, tag or commit of a hub id.
     Source: Li et al., arXiv 2406.16858.
     """
 
@@ -32,9 +33,11 @@ class Eagle2(HeadDrafter):
         top_k: int = 8,
         nodes: int = 60,
         sampled: bool = False,
+        revision: str | None = None,
         config: Eagle2Config | None = None,
     ) -> None:
-        super().__init__(head, config=config, depth=depth, top_k=top_k, nodes=nodes, sampled=sampled)
+        options = {"depth": depth, "top_k": top_k, "nodes": nodes, "sampled": sampled, "revision": revision}
+        super().__init__(head, config=config, **options)
 
     @property
     def top_k(self) -> int:

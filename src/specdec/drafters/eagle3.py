@@ -17,6 +17,7 @@ class Eagle3(HeadDrafter):
     draft. top_k: nodes that are expanded at each depth of a tree, and children of each.
     sampled: for a target that samples, draw trees without replacement from the head's law, for `traversal` to judge,
         instead of taking the likeliest tokens. Their shape follows from what siblings have been worth.
+    revision: branch, tag or commit of a hub id.
     Source: Li et al., arXiv 2503.01840.
     """
 
@@ -33,9 +34,11 @@ class Eagle3(HeadDrafter):
         top_k: int = 8,
         nodes: int = 60,
         sampled: bool = False,
+        revision: str | None = None,
         config: Eagle3Config | None = None,
     ) -> None:
-        super().__init__(head, config=config, shape=shape, depth=depth, top_k=top_k, nodes=nodes, sampled=sampled)
+        options = {"depth": depth, "top_k": top_k, "nodes": nodes, "sampled": sampled, "revision": revision}
+        super().__init__(head, config=config, shape=shape, **options)
 
     @property
     def top_k(self) -> int:

@@ -137,21 +137,22 @@ class Grown:
         return made
 
 
-def worthwhile(values: Sequence[float], budget: Budget) -> int:
+def worthwhile(values: Sequence[float], budget: Budget, free: bool = False) -> int:
     """How many of these nodes to draft, given the log of their values, the largest first: the marginal-rate rule.
 
     A set of nodes is worth its expected tokens less what its time would earn at the going rate. What drafting took is
-    spent already, so a node that may be accepted at all is drafted.
+    spent already, so a node that may be accepted at all is drafted; a guess that was `free` may be worth no node.
     """
     count = min(len(values), budget.nodes)
     while count and values[count - 1] == -math.inf:
         count -= 1
     if budget.cost is None or budget.rate is None:
         return count
-    best, most, worth = 0, -math.inf, 0.0
+    best, worth = 0, 0.0
+    most, none = (0.0, budget.cost(0)) if free else (-math.inf, 0.0)
     for nodes, value in enumerate(values[:count], start=1):
         worth += math.exp(value)
-        if (gain := worth - budget.rate * budget.cost(nodes)) > most:
+        if (gain := worth - budget.rate * (budget.cost(nodes) - none)) > most:
             best, most = nodes, gain
     return best
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from specdec.core.contracts import Needs
 from specdec.core.draft import Kind
+from specdec.core.errors import ConfigError
 from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.state import Context
 from specdec.drafters.eagle_config import HeadDrafterConfig
@@ -23,7 +24,8 @@ _Self = TypeVar("_Self", bound="HeadDrafter")
 class HeadDrafter(Drafter):
     """Drafts with a head that runs along the text beside the target, fed with the target's own states.
 
-    head: the trained head, or the folder or hub id that holds it. Options are those of the config.
+    head: the trained head, or the folder or hub id that holds it. Options are those of the config. Raises ConfigError
+    where a `revision` is given for a head that is loaded already.
     """
 
     kind: ClassVar[str]  # of the head
@@ -34,7 +36,9 @@ class HeadDrafter(Drafter):
     ) -> None:
         found: DecoderHead | Any = head
         if not isinstance(head, DecoderHead):
-            found = open_head(head, config.revision if config else None, self.kind)
+            found = open_head(head, config.revision if config else options.get("revision"), self.kind)
+        elif (revision := options.get("revision")) is not None:
+            raise ConfigError(f"revision={revision!r} was given with a head that is loaded already; leave it out")
         if found.kind != self.kind:
             raise TypeError(f"drafter '{self.name}' takes a head of kind '{self.kind}', found one of '{found.kind}'")
         self._head: DecoderHead | None = None

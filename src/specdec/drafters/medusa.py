@@ -41,6 +41,7 @@ class Medusa(Drafter):
     head: the trained heads, or the folder or hub id that holds them.
     tree: name of a published tree, a JSON file, rank paths, or a `StaticTree`; by default the checkpoint's own, else
         the 63 nodes that were published for 7B models. What the heads cannot fill is cut off.
+    revision: branch, tag or commit of a hub id; a ConfigError with heads that are loaded already.
 
     Of the tree, as much is drafted as the budget allows, the worthiest nodes first. Where the tree holds measured
     values and the budget costs, only what pays: a node's value, moved by what the row has accepted so far, has to
@@ -56,12 +57,18 @@ class Medusa(Drafter):
         head: MedusaHead | str | os.PathLike[str],
         *,
         tree: str | Sequence[Sequence[int]] | StaticTree | None = None,
+        revision: str | None = None,
         config: MedusaConfig | None = None,
     ) -> None:
-        found = head if isinstance(head, MedusaHead) else open_head(head, config.revision if config else None, "medusa")
+        if not isinstance(head, MedusaHead):
+            found = open_head(head, config.revision if config else revision, "medusa")
+        elif revision is None:
+            found = head
+        else:
+            raise ConfigError(f"revision={revision!r} was given with heads that are loaded already; leave it out")
         named: Any = tree.paths if isinstance(tree, StaticTree) else tree
         where = found.where or (found.config.target if isinstance(found, MedusaHead) else "") or "-"
-        self._config = config or MedusaConfig(checkpoint=where, tree=named)
+        self._config = config or MedusaConfig(checkpoint=where, tree=named, revision=revision)
         self._asked = tree if isinstance(tree, StaticTree) else self._config.tree
         self._head: MedusaHead | None = None
         self._published: Published | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ from specdec.core.draft import ANCHOR, Draft
 from specdec.core.interfaces import Drafter, DraftSession
 from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
+from specdec.drafters.growth import worthwhile
 from specdec.drafters.token_recycling_config import TokenRecyclingConfig
 from specdec.heads.trees import StaticTree, search
 
@@ -149,14 +151,8 @@ class _Table:
 
     def paying(self, chances: Sequence[float], budget: Budget) -> int:
         """How many of the nodes are worth their time; all of them where nothing was measured."""
-        best = len(chances)
         scale = self.scale
-        if budget.cost is not None and budget.rate is not None:
-            best, most, value, idle = 0, 0.0, 0.0, budget.cost(0)
-            for nodes, chance in enumerate(chances, start=1):
-                value += min(1.0, scale * chance)
-                if (gain := value - budget.rate * (budget.cost(nodes) - idle)) > most:
-                    best, most = nodes, gain
+        best = worthwhile([math.log(min(1.0, scale * chance)) for chance in chances], budget, free=True)
         self._last = sum(chances[:best])
         return best
 
