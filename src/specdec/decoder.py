@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.core.config import DecoderConfig, TargetConfig, load_config
+from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, load_config
 from specdec.core.contracts import Exactness, problems
 from specdec.core.draft import Kind
 from specdec.core.engine import Generation, Parts
@@ -75,6 +75,7 @@ class Decoder:
         self._mode = Mode.parse(exactness)
         self._adaptive, self._fixed, self._greedy = Adaptive(), Fixed(), Greedy()
         self._tokenizer: Any = None
+        self._named: StrategyConfig | None = None  # what a config called the target that it was loaded for
         self._agreed: Any = None  # the last tokenizer that was found to be the drafter's
         self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
         if compile and not self.target.compiles:
@@ -92,25 +93,34 @@ class Decoder:
         Raises ConfigError, which names the path of each wrong option.
         """
         whole = load_config(config)
-        manager, tokenizer = discover(), None
+        manager, tokenizer, named = discover(), None, None
         if target is None:
             if whole.target is None:
                 raise IncompatibleError(["the config names no target; add `target: {model: ...}` or pass target="])
-            target, tokenizer = _load_target(whole.target)
+            named = whole.target
+            target, tokenizer = _load_target(named)
         parts = {
             role: manager.create(role, part)  # type: ignore[arg-type]
             for role in ("drafter", "verifier", "scheduler")
             if (part := getattr(whole, role)) is not None
         }
         decoder = cls(target, **parts, exactness=whole.exactness, allow=whole.allow, compile=whole.compile)
-        decoder._tokenizer = tokenizer
+        decoder._tokenizer, decoder._named = tokenizer, named
         if tokenizer is not None:
             decoder._check_tokenizer(tokenizer)
         return decoder
 
     @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that came with the target, where a config named it; None where a model was given."""
+        return self._tokenizer
+
+    @property
     def config(self) -> DecoderConfig:
-        """The config that rebuilds this decoder; raises IncompatibleError where a part has none."""
+        """The config that rebuilds this decoder; raises IncompatibleError where a part has none.
+
+        A target that was loaded for a config is called what that config called it.
+        """
         parts = [part for part in (self.drafter, self.verifier, self.scheduler) if part is not None]
         made = {part.role: part.config for part in parts}
         if missing := [part for part in parts if made[part.role] is None]:
@@ -120,7 +130,7 @@ class Decoder:
         name = getattr(getattr(model, "config", None), "_name_or_path", None)
         return discover().stamp(
             DecoderConfig(
-                target=TargetConfig(model=name) if name else None,
+                target=self._named or (TargetConfig(model=name) if name else None),
                 exactness=self._mode.label,
                 allow=self.allow,  # type: ignore[arg-type]
                 compile=self.compile,

@@ -187,6 +187,10 @@ def test_models_named_in_a_config(tmp_path):
     assert made.config.drafter.model == str(tmp_path / "draft") and made.config.drafter.top_k == 9
     assert made.config.target.model == str(tmp_path / "target")
     assert Decoder.from_config(made.config).config == made.config
+    named = {"model": str(tmp_path / "target"), "dtype": "float64"}
+    again = Decoder.from_config({**config, "target": named})
+    assert again.config.target.model_dump(exclude_defaults=True) == named and again.target.model.dtype == torch.float64
+    assert again.tokenizer.get_vocab() == tokenizer().get_vocab() and Decoder(target(), NoDraft()).tokenizer is None
     # The tokenizer came with the target, so stop strings need no other.
     letter = tokenizer().decode(next(token for token in plain(max_new_tokens=9)[0, 9:].tolist() if token < 32))
     out = made.generate(PROMPT, max_new_tokens=9, do_sample=False, stop_strings=letter)
