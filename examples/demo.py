@@ -1,11 +1,16 @@
-"""Prompt lookup on tasks that copy: watch accepted tokens arrive, then compare with plain `generate`.
+"""Two drafters in one tree on tasks that copy: watch accepted tokens arrive, then compare with plain `generate`.
 
     python examples/demo.py
-    python examples/demo.py --model some/hub-id --dtype float32 --max-new-tokens 200
+    python examples/demo.py --drafter prompt-lookup
+    python examples/demo.py --model some/hub-id --drafter eagle3:some/head --dtype float32
 
-Each task streams its text with accepted draft tokens marked, then runs plain `generate` on the same input and
-prints whether the tokens are the same, tokens per pass, both speeds and their ratio. Where the tokens differ,
-the near-tie report says by how little. Exits with 1 if they differ by more than rounding explains.
+By default smollm2-135m is drafted for by prompt lookup and by the EAGLE head in `checkpoints/`, merged; where there is
+no such folder, and for any other model, by prompt lookup alone. `--drafter` takes what `specdec generate` takes.
+
+Each task streams its text with accepted draft tokens marked, in a colour for each drafter that is merged, then runs
+plain `generate` on the same input and prints whether the tokens are the same, tokens per pass, both speeds and their
+ratio. Where the tokens differ, the near-tie report says by how little. Exits with 1 if they differ by more than
+rounding explains.
 """
 
 from __future__ import annotations
@@ -14,7 +19,12 @@ import argparse
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -22,9 +32,18 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec import Decoder, load_model
-from specdec.drafters import PromptLookup
+from specdec.cli.generate import parse_drafter
+from specdec.core.errors import SpecdecError
+from specdec.core.state import Outcome
 
-ACCEPTED = "bold green underline"
+MODEL = "smollm2-135m"
+HEAD = Path(__file__).resolve().parent.parent / "checkpoints" / MODEL / "eagle"
+
+# One a drafter, in its place among those that are merged; the last is for tokens that several of them drafted. By
+# signs where there is no colour.
+STYLES = ("bold green underline", "bold cyan underline", "bold yellow underline", "bold magenta underline")
+SIGNS = ("«»", "‹›", "[]", "{}")
+SEVERAL = "several at once"
 
 # Above the largest differences of margins that were measured between wide and narrow passes of the default
 # model (0.38 in bfloat16, 2.3e-5 in float32). A token that changes at a larger margin is a fault.
@@ -55,8 +74,9 @@ TASKS = {
 
 def main() -> int:
     """Run every task and return the exit status."""
-    parser = argparse.ArgumentParser(description="Prompt lookup against plain generate on tasks that copy.")
-    parser.add_argument("--model", default="smollm2-135m", help="hub id, folder, .gguf file or alias")
+    parser = argparse.ArgumentParser(description="A decoder against plain generate on tasks that copy.")
+    parser.add_argument("--model", default=MODEL, help="hub id, folder, .gguf file or alias")
+    parser.add_argument("--drafter", metavar="NAME[:ARG]", help="as of `specdec generate`; by default the best")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16, float16 or float32")
     parser.add_argument("--device", help="where the model runs, for example cuda")
     parser.add_argument("--max-new-tokens", type=int, default=160)
@@ -70,13 +90,14 @@ def main() -> int:
     console = Console(highlight=False)
     console.print(f"loading {options.model} ...")
     model, tokenizer = load_model(options.model, options.dtype, device=options.device)
-    decoder = Decoder(model, drafter=PromptLookup())
+    try:
+        decoder = Decoder.from_config({"drafter": parse_drafter(options.drafter or best(options.model))}, target=model)
+    except SpecdecError as error:
+        parser.error(f"--drafter {options.drafter}: {error}")
+    marks = Marks(decoder, console)
     threads = f", {torch.get_num_threads()} threads" if model.device.type == "cpu" else ""
-    console.print(f"{options.dtype} on {model.device.type}{threads}; greedy, drafter: prompt lookup")
-    legend = Text("")
-    for piece, accepted in (("accepted draft tokens", True), ("  the model's own tokens", False)):
-        legend.append_text(marked(piece, accepted, console))
-    console.print(legend)
+    console.print(f"{options.dtype} on {model.device.type}{threads}; greedy, drafter: {marks.title}", soft_wrap=True)
+    console.print(marks.legend(), soft_wrap=True)
 
     faults = 0
     for title, turns in TASKS.items():
@@ -84,7 +105,7 @@ def main() -> int:
         console.print(turns[-1], style="dim", markup=False)
         console.print()
         inputs = encode(tokenizer, turns, model.device)
-        faults += not run_task(model, tokenizer, decoder, inputs, options, console)
+        faults += not run_task(model, tokenizer, decoder, inputs, options, marks)
     return 1 if faults else 0
 
 
@@ -94,12 +115,15 @@ def run_task(
     decoder: Decoder,
     inputs: dict[str, torch.Tensor],
     options: argparse.Namespace,
-    console: Console,
+    marks: Marks,
 ) -> bool:
     """Stream, compare and time one task; False if the tokens differ by more than a near-tie."""
+    console = marks.console
     settings = {"max_new_tokens": options.max_new_tokens, "do_sample": False}
-    for piece, accepted in stream(tokenizer, decoder, inputs, settings):
-        console.print(marked(piece, accepted, console), end="", soft_wrap=True)
+    drafted: Counter[str] = Counter()
+    for piece, source, tokens in stream(tokenizer, decoder, inputs, settings):
+        console.print(marks.marked(piece, source), end="", soft_wrap=True)
+        drafted[source] += tokens
     console.print("\n")
 
     start = inputs["input_ids"].shape[1]
@@ -120,18 +144,45 @@ def run_task(
     table.add_row("tokens", f"the same {len(ours)}" if same else f"{len(ours)}, differing (see above)")
     table.add_row("tokens per pass", f"{result.stats.tokens_per_pass:.2f}")
     table.add_row("acceptance rate", f"{result.stats.acceptance_rate:.2f}")
-    table.add_row("prompt lookup", f"{speeds[0]:.1f} tokens/s")
+    table.add_row("drafted by", ", ".join(f"{name} {drafted[name]}" for name in marks.names if drafted[name]) or "none")
+    table.add_row("specdec", f"{speeds[0]:.1f} tokens/s")
     table.add_row("plain generate", f"{speeds[1]:.1f} tokens/s")
     table.add_row("ratio", f"{speeds[0] / speeds[1]:.2f} (medians of {options.repeats} interleaved runs)")
     console.print(table)
     return within
 
 
-def marked(piece: str, accepted: bool, console: Console) -> Text:
-    """The piece, marked if it was drafted and accepted: by colour, or by signs where there is none."""
-    if not accepted:
-        return Text(piece)
-    return Text(piece, style=ACCEPTED) if console.color_system else Text(f"«{piece}»")
+class Marks:
+    """How tokens are shown: in the colour of the drafter they came from, or between its signs."""
+
+    def __init__(self, decoder: Decoder, console: Console) -> None:
+        parts = getattr(decoder.drafter, "drafters", ())
+        own = dict.fromkeys(part.name for part in parts) if len(parts) > 1 else [decoder.drafter.name]
+        self.console = console
+        self.title = decoder.drafter.name + (f" of {', '.join(own)}" if parts else "")
+        self.names = [*own, SEVERAL] if len(own) > 1 else list(own)
+
+    def marked(self, piece: str, source: str) -> Text:
+        """The piece as it is shown; `source` is one of `names`, or "" for what the model said itself."""
+        if not source or not piece:
+            return Text(piece)
+        at = len(STYLES) - 1 if source == SEVERAL else min(self.names.index(source), len(STYLES) - 2)
+        left, right = SIGNS[at]
+        return Text(piece, style=STYLES[at]) if self.console.color_system else Text(f"{left}{piece}{right}")
+
+    def legend(self) -> Text:
+        """What the marks mean."""
+        line = Text("accepted tokens by ")
+        for name in self.names:
+            line.append_text(self.marked(name, name)).append("  ")
+        return line.append("and the model's own")
+
+
+def best(model: str) -> str:
+    """The drafter for a model, as `specdec generate --drafter` names it."""
+    if model == MODEL and (HEAD / "model.safetensors").is_file():
+        return f"merge:prompt-lookup,eagle2:{HEAD}"
+    return "prompt-lookup"
 
 
 def encode(tokenizer: object, turns: list[str], device: torch.device) -> dict[str, torch.Tensor]:
@@ -149,19 +200,36 @@ def encode(tokenizer: object, turns: list[str], device: torch.device) -> dict[st
 
 def stream(
     tokenizer: object, decoder: Decoder, inputs: dict[str, torch.Tensor], settings: dict[str, object]
-) -> Iterator[tuple[str, bool]]:
-    """Yield the text in pieces, each with whether its tokens were drafted and accepted."""
+) -> Iterator[tuple[str, str, int]]:
+    """Yield the text in pieces, each with who drafted it ("" if nobody did) and its number of tokens."""
     ids: list[int] = []
-    shown = ""
-    for event in decoder.stream(**inputs, **settings):
-        for row in event.rows:
-            for tokens, accepted in ((row.tokens[: row.accepted], True), (row.tokens[row.accepted :], False)):
-                ids.extend(tokens)
-                text = tokenizer.decode(ids, skip_special_tokens=True)
-                # A character can take several tokens; until the last one it decodes to a replacement mark.
-                if not text.endswith("\ufffd") and text != shown:
-                    yield text[len(shown) :], accepted
-                    shown = text
+    shown, waiting = "", 0
+    rounds = decoder.stream(**inputs, **settings)
+    for event in rounds:
+        (row,) = event.rows
+        whose = sources(row, rounds, decoder.drafter.name)
+        for source, group in groupby(zip(row.tokens, whose, strict=True), key=itemgetter(1)):
+            tokens = [token for token, _ in group]
+            ids.extend(tokens)
+            waiting += len(tokens)
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            # A character can take several tokens; until the last one it decodes to a replacement mark.
+            if not text.endswith("\ufffd"):
+                yield text[len(shown) :], source, waiting
+                shown, waiting = text, 0
+    if waiting:
+        yield text[len(shown) :], source, waiting
+
+
+def sources(row: Outcome, rounds: Any, drafter: str) -> list[str]:
+    """Who drafted each of the tokens that a round emitted: a name, `SEVERAL`, or "" for the model's own."""
+    # What the session shows of the draft: nodes by drafter, where several are merged.
+    merged = rounds.generation.drafting.shown(row.row).get("drafters", ())
+    found = []
+    for node in row.path[: row.accepted]:
+        names = [name for name, nodes in merged if node in nodes]
+        found.append(SEVERAL if len(names) > 1 else names[0] if names else drafter)
+    return found + [""] * (len(row.tokens) - len(found))
 
 
 @torch.inference_mode()
@@ -187,7 +255,7 @@ def report_difference(
     limit = NEAR_TIE.get(model.dtype, 0.5)
     within = margin <= limit and max(at[mine], at[theirs]) >= at.max() - limit
     console.print(f"first difference at new token {position + 1}; logits in one pass over prompt and text:")
-    for owner, token in (("prompt lookup", mine), ("plain generate", theirs)):
+    for owner, token in (("specdec", mine), ("plain generate", theirs)):
         console.print(f"  {owner:15}{tokenizer.decode([token])!r:>14}  {at[token].item():.4f}", markup=False)
     kind = f"a near-tie: passes of different widths round differently in {model.dtype}".replace("torch.", "")
     console.print(f"  margin {margin:.4f}: {kind if within else 'too large for a near-tie, this is a fault'}")
