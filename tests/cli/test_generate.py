@@ -173,6 +173,9 @@ def test_parse_drafter():
     assert parse_drafter("none") == {"type": "none"}
     assert parse_drafter("draft-model:org/name") == {"type": "draft-model", "model": "org/name"}
     assert parse_drafter("draft-model:C:/models/a") == {"type": "draft-model", "model": "C:/models/a"}
+    pinned = {"type": "eagle3", "checkpoint": "org/name", "revision": "refs/pr/1"}
+    assert parse_drafter("eagle3:org/name@refs/pr/1") == pinned
+    assert parse_drafter("medusa:./a/b@c") == {"type": "medusa", "checkpoint": "./a/b@c"}
     pair = [{"type": "prompt-lookup"}, {"type": "draft-model", "model": "org/name"}]
     assert parse_drafter("merge:prompt-lookup, draft-model:org/name") == {"type": "merge", "drafters": pair}
     assert parse_drafter("first:none") == {"type": "first", "drafters": [{"type": "none"}]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
 
 # Options that `NAME:ARG` can mean, in this order.
 _ARGUMENTS = ("model", "checkpoint")
+_REVISION = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
 
 
 def generate(
@@ -82,6 +84,7 @@ def parse_drafter(text: str) -> dict[str, Any]:
     """The config that `NAME[:ARG]` stands for.
 
     ARG is the model or checkpoint of the drafter, or the drafters that it wraps: `merge:prompt-lookup,draft-model:ID`.
+    Of a hub id a revision can be named, as in `eagle3:owner/name@main`.
     """
     name, colon, argument = text.partition(":")
     if not colon:
@@ -95,6 +98,9 @@ def parse_drafter(text: str) -> dict[str, Any]:
             f"--drafter {text}: drafter {name!r} takes neither a model nor a checkpoint; "
             f"write --drafter {name}, or give its options in a file by --config"
         )
+    pinned = _REVISION.fullmatch(argument)
+    if pinned and "revision" in fields and not Path(argument).exists():
+        return {"type": name, option: pinned[1], "revision": pinned[2]}
     return {"type": name, option: argument}
 
 
