@@ -4,7 +4,7 @@
 #
 #   DATA=...     folder for data and features (about 2 GB and 5 GB a million tokens); by default build/smollm2-135m
 #   TOKENS=...   tokens of answers to write
-#   EAGLE=... EAGLE_MORE=... MEDUSA=... EAGLE3=... DRAFT=...   minutes of training, on two cores
+#   EAGLE=... MEDUSA=... EAGLE3=... DRAFT=...   minutes of one run of training, on two cores
 set -eu
 cd "$(dirname "$0")/.."
 DATA=${DATA:-build/smollm2-135m}
@@ -24,17 +24,19 @@ specdec train eagle3 --target "$TARGET" --data "$DATA/text" --out "$DATA/none" -
 train() {
     kind=$1
     shift
-    finished "$DATA/runs/$kind" || specdec train "${kind%-first}" --target "$TARGET" --data "$DATA/text" \
+    finished "$DATA/runs/$kind" || specdec train "${kind%-run*}" --target "$TARGET" --data "$DATA/text" \
         --store "$DATA/features" --out "$DATA/runs/$kind" $(again "$DATA/runs/$kind") "$@"
-    case $kind in *-first) return ;; esac
+    case $kind in *-run*) return ;; esac
     # Checkpoints of the run stay where they are; what is published is the head alone.
     mkdir -p "$OUT/$kind"
     find "$DATA/runs/$kind" -maxdepth 1 -type f -exec cp {} "$OUT/$kind/" \;
 }
 
-# EAGLE goes on from its own first run, at a lower rate and in another order.
-train eagle-first --draft-vocab 16384 --minutes "${EAGLE:-9}"
-train eagle --start "$DATA/runs/eagle-first" --lr 1.2e-3 --seed 1 --minutes "${EAGLE_MORE:-6}"
-train medusa --draft-vocab 16384 --minutes "${MEDUSA:-4}"
+# A head goes on from its own first runs, at a lower rate and in another order.
+train eagle-run1 --draft-vocab 16384 --minutes "${EAGLE:-9}"
+train eagle-run2 --start "$DATA/runs/eagle-run1" --lr 1.2e-3 --seed 1 --minutes "${EAGLE:-6}"
+train eagle --start "$DATA/runs/eagle-run2" --lr 1e-3 --seed 2 --minutes "${EAGLE:-6}"
+train medusa-run1 --draft-vocab 16384 --minutes "${MEDUSA:-6}"
+train medusa --start "$DATA/runs/medusa-run1" --lr 1.2e-3 --seed 1 --minutes "${MEDUSA:-5}"
 train eagle3 --draft-vocab 16384 --minutes "${EAGLE3:-4}"
-train draft-model --minutes "${DRAFT:-5}"
+train draft-model --minutes "${DRAFT:-6}"
