@@ -12,6 +12,9 @@ from typing import Any
 
 __all__ = ["page"]
 
+# Parts of one function, in this order.
+_SCRIPTS = ("base.js", "decode.js", "tree.js", "particles.js", "explore.js", "page.js")
+
 
 def page(trace: Mapping[str, Any], explorers: Mapping[str, Any], title: str) -> str:
     """HTML that shows a trace of `record` and the numbers of `explorers`.
@@ -19,7 +22,7 @@ def page(trace: Mapping[str, Any], explorers: Mapping[str, Any], title: str) -> 
     Data stands in the page as JSON of ASCII letters in which nothing can end the element; scripts put it into the
     page as text only. A content security policy lets the page run its own script and load nothing.
     """
-    script, style = _asset("shell.js"), _asset("shell.css")
+    script, style = _script(), _asset("shell.css")
     policy = "; ".join([
         "default-src 'none'",
         f"script-src '{_hash(script)}'",
@@ -40,6 +43,10 @@ def page(trace: Mapping[str, Any], explorers: Mapping[str, Any], title: str) -> 
     return "".join(filled[part] if at % 2 else part for at, part in enumerate(parts))
 
 
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "})();\n"
+
+
 def _json(data: Mapping[str, Any]) -> str:
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -50,4 +57,4 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("specdec.trace") / name).read_text(encoding="utf-8")
+    return (resources.files("specdec.trace") / "assets" / name).read_text(encoding="utf-8")

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from specdec.analysis import path_values
 from specdec.analysis.calibration import judged_nodes
 from specdec.core import host
+from specdec.core.draft import Draft
 from specdec.core.errors import InvalidPromptError
 from specdec.core.population import Population
 from specdec.core.state import Outcome, Round
-from specdec.trace.visible import visible
+from specdec.trace.spelling import Spelling
 
 if TYPE_CHECKING:
     from specdec.decoder import Decoder
@@ -38,24 +42,29 @@ def record(decoder: Decoder, tokenizer: Any, inputs: Mapping[str, Any], **call: 
         moves.clear()
     stats, rows = stream.stats, stream.generation.rows
     particles = stream.generation.population.ensembles(rows)
+    prompt = inputs["input_ids"][0].tolist()
     return {
-        "prompt": inputs["input_ids"][0].tolist(),
+        "prompt": prompt,
+        "pieces": writer.spelling.added(prompt, len(prompt)),
         "rows": len(rows),
         "rounds": rounds,
         "chosen": particles[0].chosen if particles else 0,
         "log_z": round(particles[0].log_z, 4) if particles else None,
         "survivors": particles[0].survivors if particles else None,
+        "resampled": list(particles[0].resampled) if particles else None,
+        "threshold": getattr(getattr(stream.generation.parts.verifier, "config", None), "threshold", None),
         "facts": {
             "drafter": decoder.drafter.name,
             "verifier": stream.generation.parts.verifier.name,
             "scheduler": stream.generation.parts.scheduler.name,
             "guarantee": str(stream.guarantee),
+            **({"particles": len(rows)} if particles else {}),
             "new tokens": stats.emitted,
             "target passes": stats.target_passes,
             "tokens per pass": round(stats.tokens_per_pass, 3),
             "acceptance rate": round(stats.acceptance_rate, 3),
         },
-        "text": writer.text(inputs["input_ids"][0].tolist()),
+        "text": writer.text(prompt),
     }
 
 
@@ -77,14 +86,13 @@ class _Writer:
     """Turns events into data, and remembers which ids have to be explained."""
 
     def __init__(self, stream: Stream, tokenizer: Any) -> None:
-        self._stream, self._tokenizer = stream, tokenizer
+        self._stream, self.spelling = stream, Spelling(tokenizer)
         self._seen: set[int] = set()
         self._anchors = {row.index: row.tokens[-1] for row in stream.generation.rows}
 
     def text(self, prompt: Sequence[int]) -> dict[str, str]:
         """What every id that occurs looks like."""
-        ids = sorted({*prompt, *self._seen})
-        return {str(token): visible(self._tokenizer.decode([token])) for token in ids}
+        return {str(token): self.spelling.alone(token) for token in sorted({*prompt, *self._seen})}
 
     def round(self, event: Round, moves: dict[int, int]) -> dict[str, Any]:
         """One event; `moves` happened before it."""
@@ -110,10 +118,12 @@ class _Writer:
             self._anchors[row.index] = outcome.tokens[-1]
         shown = dict(session.shown(row)) if session is not None and len(draft) else {}
         pool = [[key, list(entry)] for key, entry in shown.get("pool", ())]
+        pool.sort(key=lambda pair: pair[0] != anchor)  # those that this draft may have used come first
         found: dict[str, Any] = {
             "row": row.index,
             "anchor": anchor,
             "tokens": list(outcome.tokens),
+            "pieces": self.spelling.added(row.tokens, len(outcome.tokens)),
             "kept": outcome.accepted,
             "nodes": self._nodes(outcome),
             "by": [list(pair) for pair in shown.get("drafters", ())],
@@ -137,7 +147,8 @@ class _Writer:
         parents = host.send([parent + 1 for parent in draft.parents], logits.device)
         tokens = host.send(list(outcome.drafted), logits.device)
         chances = logits.softmax(-1)[parents, tokens].nan_to_num(0.0).clamp(0.0, 1.0)  # [nodes]
-        chance, value = host.read(chances, path_values(chances, draft.parents))
+        drawn = self._drawn(draft, parents, tokens)
+        chance, value, proposed = host.read(chances, path_values(chances, draft.parents), drawn)
         fates = judged_nodes(draft.parents, outcome.path)
         said = self._confidences(outcome)
         return [
@@ -150,11 +161,21 @@ class _Writer:
                 "c": round(chance[node], 4),
                 "v": round(value[node], 4),
                 **({"s": round(said[node], 4)} if said else {}),
+                **({"q": round(proposed[node], 4)} if kind.sampled else {}),
             }
             for node, (token, parent, kind, fate) in enumerate(
                 zip(outcome.drafted, draft.parents, draft.kinds, fates, strict=True)
             )
         ]
+
+    def _drawn(self, draft: Draft, parents: Tensor, tokens: Tensor) -> Tensor:
+        """`[nodes]`: the chance with which the drafter's law gave each token; zero where there is no law."""
+        if draft.q is None:
+            return torch.zeros(len(draft), device=tokens.device)
+        law = draft.q.to(tokens.device).double()
+        known = parents < len(law)
+        chances = law[parents.clamp(max=len(law) - 1), tokens]  # a law stands on the parent
+        return torch.where(known, chances, 0.0).nan_to_num(0.0).clamp(0.0, 1.0)
 
     def _confidences(self, outcome: Outcome) -> list[float]:
         session = self._stream.generation.drafting
