@@ -13,6 +13,7 @@ import griffe
 
 # One name or several with commas, then a colon; a name may stand in backticks.
 ITEM = re.compile(r"`?[a-z_]\w*`?(?:\(\))?(?:, `?[a-z_]\w*`?(?:\(\))?)*(?: \[[^\]]*\])?: ")
+NEXT = re.compile(rf"(?<=[.;\]]) (?={ITEM.pattern})")
 CODE = re.compile(r"(`+[^`]*`+)")
 
 
@@ -26,24 +27,33 @@ class Docstrings(griffe.Extension):
 
 def markdown(text: str) -> str:
     """The text of a docstring as Markdown."""
-    return "\n\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
+    return "\n\n".join(block for part in re.split(r"\n\s*\n", text.strip()) for block in _blocks(part.splitlines()))
 
 
-def _paragraph(text: str) -> str:
-    lines = text.splitlines()
-    if not ITEM.match(lines[0]):
-        return "\n".join(_escaped(line.strip()) for line in lines)
+def _blocks(lines: list[str]) -> list[str]:
+    """A paragraph as prose and lists: a list begins with a name at the start of a line, after a whole sentence."""
+    prose: list[str] = []
     items: list[str] = []
-    for line in lines:
-        indented = line.startswith(" ")
-        # A sentence may end within a line and the next name follow it.
-        for part in re.split(rf"(?<=[.;\]]) (?={ITEM.pattern})", line.strip()):
-            if items and (indented or not ITEM.match(part)):
+    for number, line in enumerate(lines):
+        before = items[-1] if items else " ".join(prose)
+        whole = not before or before.rstrip("`\"'").endswith((".", ":", ";"))
+        if whole and line.startswith(("Source: ", "Raises ")) and items:
+            return [*_shown(prose, items), *_blocks(lines[number:])]
+        # In a list a sentence may end within a line, and the next name follow it.
+        parts = NEXT.split(line.strip()) if items or ITEM.match(line) else [line.strip()]
+        for place, part in enumerate(parts):
+            if ITEM.match(part) and (place or (whole and not line.startswith(" "))):
+                items.append(part)
+            elif items:
                 items[-1] += " " + part
             else:
-                items.append(part)
-            indented = False
-    return "\n".join(_item(item) for item in items)
+                prose.append(part)
+    return _shown(prose, items)
+
+
+def _shown(prose: list[str], items: list[str]) -> list[str]:
+    blocks = ["\n".join(map(_escaped, prose)), "\n".join(map(_item, items))]
+    return [block for block in blocks if block]
 
 
 def _item(text: str) -> str:

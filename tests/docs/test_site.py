@@ -16,6 +16,11 @@ import yaml
 
 from specdec.plugins.builtin import specdec_strategies
 
+try:
+    import tomllib
+except ImportError:  # Python 3.10; pytest brings tomli there
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -24,7 +29,7 @@ PUBLIC = [
     "specdec",
     *(f"specdec.{name}" for name in ("analysis", "bench", "drafters", "heads", "plugins", "report")),
     *(f"specdec.{name}" for name in ("schedulers", "testing", "trace", "verifiers")),
-    *("specdec.heads.formats", "specdec.heads.training"),
+    *("specdec.core.errors", "specdec.heads.formats", "specdec.heads.training"),
 ]
 # What needs no entry: a text, a number, a decorator and a table, which guides explain.
 PLAIN = {
@@ -115,13 +120,25 @@ def test_what_is_not_current_is_said(written, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "a.md is not current"
 
 
+def test_the_sites_environment_is_the_extra(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = project["optional-dependencies"]["docs"]
+    assert importlib.import_module("dev").extra("docs") == needs
+    assert not [need for need in needs if need.startswith(("specdec", "torch"))]
+
+
 DOCSTRING = """What it is, with `*code*` and p * q.
 
 first: what the first
     one is. second, third: others.
-fourth [rows]: the last.
+fourth [rows]: the last,
+in two lines.
+Source: a paper.
 
-A paragraph: of words.
+A paragraph: of words, with a
+name: that begins no sentence. It ends.
+fifth: begins a list.
 Raises ValueError.
 """
 
@@ -129,9 +146,15 @@ AS_MARKDOWN = r"""What it is, with `*code*` and p \* q.
 
 - **first**: what the first one is.
 - **second, third**: others.
-- **fourth [rows]**: the last.
+- **fourth [rows]**: the last, in two lines.
 
-A paragraph: of words.
+Source: a paper.
+
+A paragraph: of words, with a
+name: that begins no sentence. It ends.
+
+- **fifth**: begins a list.
+
 Raises ValueError."""
 
 
