@@ -43,7 +43,7 @@ class Decoder:
     rule for the drafter's candidates. scheduler: how much is drafted; by default `adaptive`, and `fixed` for
     sampled drafts with a seed, whose text measured time would otherwise decide.
     allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
-    compile: run passes at a closed set of widths (1, 8, 16, 32, 64 nodes) over a few extents, each compiled when it is
+    compile: run passes at a closed set of widths (1, 16, 32, 64 nodes) over a few extents, each compiled when it is
         first met and reused by every later call; a pass of another shape runs as it is.
     exactness: "algorithmic" is exact for the logits of the verification passes; "fixed-width" says bit for bit what
         the same decoder says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
