@@ -18,6 +18,7 @@ from specdec.drafters import Medusa
 from specdec.heads import MedusaHead, files, load_head
 from specdec.heads.base import facts_of, public_name
 from specdec.heads.config import HeadConfig, TargetFacts, checked_ids, tokenizer_fingerprint
+from specdec.heads.eagle import EagleHead
 from specdec.targets.hf import HFTarget
 from tests.frontdoor.models import VOCAB, llama, target, tokenizer
 
@@ -78,7 +79,7 @@ def test_a_served_head_leaves_the_users_alone():
     assert served.dtype == torch.float32 and made.dtype == torch.bfloat16
     assert torch.equal(served.weight, made.weight.float())
     again = made.serving({"lm_head": lm_head}, torch.device("cpu"), torch.float32)
-    assert again.weight.data_ptr() == served.weight.data_ptr()
+    assert again is served  # what is compiled for it serves the next call, too
     with torch.no_grad():
         made.weight.add_(1.0)  # trained on
     later = made.serving({"lm_head": lm_head}, torch.device("cpu"), torch.float32)
@@ -128,7 +129,8 @@ def test_a_head_for_another_model_is_named(other, said):
     facts = {"name": "T", "hidden_size": 32, "vocab_size": VOCAB, "layers": 2}
     assert head().fit_problems(TargetFacts(**facts)) == []
     (problem,) = head(name="org/made").fit_problems(TargetFacts(**{**facts, **other}))
-    assert problem == f"the medusa head (made for org/made) expects {said}"
+    advice = "use a head that was trained for this model"
+    assert problem == f"the medusa head (made for org/made) expects {said}; {advice}"
 
 
 def test_a_few_added_tokens_are_no_other_model():
@@ -198,9 +200,10 @@ def test_shards_are_joined(tmp_path):
     (tmp_path / "part1.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"part1.safetensors is missing"):
         load_head(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": "../a.safetensors"}}))
-    with pytest.raises(CheckpointError, match="not a file of its folder"):
-        load_head(tmp_path)
+    for shard in ("../a.safetensors", "/a.safetensors", "..\\a.safetensors", "c:a.safetensors", "..", ""):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": shard}}))
+        with pytest.raises(CheckpointError, match="not a file of its folder, and nothing else is read"):
+            load_head(tmp_path)
 
 
 def damaged(tmp_path, **changes):
@@ -220,8 +223,9 @@ def damaged(tmp_path, **changes):
         ({"bias": None}, "bias is missing"),
         ({"gate": torch.zeros(1)}, "gate is not known"),
         ({"bias": torch.zeros(1, 2, 32, dtype=torch.int64)}, "bias is torch.int64, expected torch.float32"),
+        ({"bias": torch.zeros(1, 2, 32).to(torch.float8_e4m3fn)}, r"float8_e4m3fn, .*it is quantised.*the whole, unq"),
     ],
-    ids=["shape", "missing", "unknown", "dtype"],
+    ids=["shape", "missing", "unknown", "dtype", "quantised"],
 )
 def test_weights_that_are_not_the_heads_are_listed(tmp_path, changes, said):
     with pytest.raises(CheckpointError, match=said):
@@ -255,6 +259,25 @@ def test_a_config_that_is_no_heads_is_refused(tmp_path, change, said):
     with pytest.raises(CheckpointError, match=said) as caught:
         load_head(tmp_path)
     assert str(tmp_path / "config.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_act": "sharp"}, "its layers cannot be built: .*sharp"),
+        ({"rope_parameters": {"rope_type": "bent"}}, "its layers cannot be built: .*bent"),
+        ({"num_attention_heads": 10**6, "num_key_value_heads": None, "head_dim": 2}, "cannot be built|has shape"),
+        # No memory is taken for what a config says.
+        ({"target_vocab_size": 10**13, "draft_vocab_size": 10**12}, r"draft_ids has shape \[4\], expected"),
+        ({"intermediate_size": 10**14}, r"has shape .* expected \[32, 100000000000000\]"),
+    ],
+)
+def test_layers_that_cannot_be_built_are_named(tmp_path, change, said):
+    EagleHead.for_target(target(), draft_ids=[1, 2, 3, 4]).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(CheckpointError, match=said):
+        load_head(tmp_path)
 
 
 def test_a_head_of_another_kind_is_refused(tmp_path):

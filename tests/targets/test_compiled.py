@@ -14,10 +14,11 @@ from specdec.core.contracts import Needs
 from specdec.core.draft import Draft
 from specdec.core.errors import UnsupportedOptionError
 from specdec.core.interfaces import StatelessDrafter
-from specdec.drafters import DraftModel, NoDraft, PromptLookup
+from specdec.drafters import DraftModel, Eagle2, NoDraft, PromptLookup
 from specdec.schedulers import Fixed
 from specdec.targets.compiled import WIDTHS
 from specdec.testing.tabular import TabularTarget
+from tests.drafters.eagles import fresh
 from tests.exactness.parts import Mixed
 from tests.targets import zoo
 
@@ -84,6 +85,15 @@ def test_nothing_is_compiled_after_the_first_calls() -> None:
         text(decoder, torch.arange(1, length + 1)[None], tokens=40)
     text(Decoder(model, PromptLookup(), scheduler=Fixed(3), compile=True))  # another decoder of the model
     assert graphs() == known
+
+
+def test_a_heads_passes_are_compiled_once_for_all_calls() -> None:
+    model = llama()
+    decoder = Decoder(model, Eagle2(fresh("eagle", model), depth=3), scheduler=Fixed(3, nodes=12), compile=True)
+    want = model.generate(PROMPTS, max_new_tokens=24, do_sample=False, pad_token_id=0).tolist()
+    assert text(decoder) == want
+    known = graphs()
+    assert text(decoder) == want and graphs() == known
 
 
 def test_shapes_outside_the_set_run_as_they_are() -> None:

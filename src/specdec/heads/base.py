@@ -17,6 +17,8 @@ from specdec.core.interfaces import Target
 from specdec.heads import files
 from specdec.heads.config import HeadConfig, TargetFacts, checked_ids
 
+_WHOLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 def _mark(tensor: Tensor) -> tuple[int, int]:
     """Differs after the tensor was written to or replaced."""
@@ -68,6 +70,7 @@ class Head(nn.Module):
         self._borrowed: Borrowed | None = None
         self._moved: tuple[object, Head] | None = None  # a copy for another device or dtype, and what it is a copy of
         self._lent: Borrowed | None = None  # what it was last served with
+        self._served: tuple[Head, Borrowed, Head] | None = None  # of which head, with what, and what came of it
         self.where = ""
         ids = None
         if draft_ids is not None:
@@ -114,7 +117,7 @@ class Head(nn.Module):
         if self.device != device or self.dtype != dtype:
             state = [_mark(tensor) for tensor in (*self.parameters(), *self.buffers())]
             if self._moved is None or self._moved[0] != (device, dtype, state):
-                self._moved = None
+                self._moved = self._served = None
                 with torch.inference_mode(False):
                     moved = copy.deepcopy(self).to(device=device, dtype=dtype)
                 self._moved = (device, dtype, state), moved
@@ -122,9 +125,12 @@ class Head(nn.Module):
         embed_tokens, lm_head = shared.get("embed_tokens"), shared.get("lm_head")
         if self._lent is None or self._lent.embed_tokens is not embed_tokens or self._lent.lm_head is not lm_head:
             self._lent = Borrowed(embed_tokens, lm_head)
-        served = copy.copy(head)
-        served._borrowed = self._lent
-        return served
+        if self._served is None or self._served[:2] != (head, self._lent):
+            served = copy.copy(head)
+            served._borrowed, served._served = self._lent, None
+            # The same object from call to call: what is compiled for a head is kept for as long as it is there.
+            self._served = head, self._lent, served
+        return self._served[2]
 
     @property
     def borrowed(self) -> Borrowed:
@@ -196,6 +202,11 @@ class Head(nn.Module):
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
         """Take over tensors under exactly these names and shapes; raises CheckpointError, listing what differs."""
+        self.check_weights(weights, where)
+        self.load_state_dict(dict(weights), assign=True)
+
+    def check_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
+        """Raise what `load_weights` would raise; nothing is taken over."""
         own = self.state_dict()
         found = [f"{name} is missing" for name in sorted(set(own) - set(weights))]
         found += [f"{name} is not known" for name in sorted(set(weights) - set(own))]
@@ -203,12 +214,17 @@ class Head(nn.Module):
             given, expected = weights[name], own[name]
             if given.shape != expected.shape:
                 found.append(f"{name} has shape {list(given.shape)}, expected {list(expected.shape)}")
+            elif given.dtype not in _WHOLE and expected.is_floating_point():
+                found.append(f"{name} is {given.dtype}, expected {expected.dtype}: it is quantised")
             elif given.is_floating_point() != expected.is_floating_point():
                 found.append(f"{name} is {given.dtype}, expected {expected.dtype}")
         if found:
             more = f"; and {len(found) - 8} more" if len(found) > 8 else ""
             raise CheckpointError(
-                f"{where}: the weights are not those of this {self.kind} head: " + "; ".join(found[:8]) + more
+                f"{where}: the weights are not those of this {self.kind} head: "
+                + "; ".join(found[:8])
+                + more
+                + ". Save or download the whole, unquantised head again"
             )
         if "draft_ids" in weights:
             try:
@@ -216,8 +232,7 @@ class Head(nn.Module):
                 if tuple(listed) != checked_ids(listed, self.config.target_vocab_size):
                     raise ValueError("draft ids must be in ascending order")
             except ValueError as error:
-                raise CheckpointError(f"{where}: draft_ids: {error}") from error
-        self.load_state_dict(dict(weights), assign=True)
+                raise CheckpointError(f"{where}: draft_ids: {error}. Save or download the head again") from error
 
 
 def facts_of(target: Target | nn.Module, name: str = "") -> TargetFacts:

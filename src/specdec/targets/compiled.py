@@ -28,7 +28,7 @@ WIDTHS = (1, 16, 32, 64)
 """Nodes of a row in a compiled pass; a pass of fewer is padded, one of more runs as it is. A pass over 16 nodes takes
 hardly longer than one over a few, and every width takes a while to compile."""
 
-_FIRST_EXTENT = 1024  # slots; further extents double
+_FIRST_EXTENT = 256  # slots; further extents double
 _SLOTS = 1 << 16  # larger caches run as they are
 
 Pass = Callable[..., tuple[Tensor, dict[str, Tensor]]]
