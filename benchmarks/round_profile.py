@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--per-task", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--only", nargs="*", help="strategies to run, by the names in the table")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
 
@@ -118,6 +119,7 @@ def main() -> None:
     decoders = {
         name: Decoder(model, drafter, scheduler=scheduler, compile=options.compile)
         for name, (drafter, scheduler) in strategies(load_head(options.head)).items()
+        if not options.only or name in options.only
     }
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(-1, len(ids)):  # the first once more, as a warm-up
