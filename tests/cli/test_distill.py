@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from specdec.heads.shards import ShardReader, fingerprint
+from specdec.heads.config import tokenizer_fingerprint
+from specdec.heads.shards import ShardReader
 from tests.heads import chatty
 
 
@@ -32,7 +33,7 @@ def test_prompts_of_a_file(specdec, model_folder, asked, tmp_path):
     done = specdec(*command, "--tokens", 40, "--greedy-share", 0.25)
     assert done.exit_code == 0, done.stderr
     assert "answer tokens" in done.stdout
-    reader = ShardReader(out, tokenizer=fingerprint(chatty.tokenizer()), vocab_size=len(chatty.tokenizer()))
+    reader = ShardReader(out, tokenizer=tokenizer_fingerprint(chatty.tokenizer()), vocab_size=len(chatty.tokenizer()))
     first = {d.number: d for d in reader}
     assert reader.answer_tokens >= 40 and len(first) < 12
     again = specdec(*command, "--tokens", 1000, "--greedy-share", 0.25)

@@ -25,7 +25,8 @@ import specdec.targets.load as load
 from specdec.cli.main import build_app
 from specdec.core.config import load_config
 from specdec.core.errors import PluginLoadWarning
-from specdec.heads.shards import Dialogue, ShardWriter, fingerprint
+from specdec.heads.config import tokenizer_fingerprint
+from specdec.heads.shards import Dialogue, ShardWriter
 from specdec.plugins.manager import PluginManager, use
 from specdec.testing.checks import CHECKS
 from tests.frontdoor.models import LETTERS, llama, tokenizer
@@ -83,7 +84,7 @@ def scene(tmp_path, monkeypatch):
     for module in (specdec, load, draft_model):
         monkeypatch.setattr(module, "load_model", load_model, raising=False)
     monkeypatch.chdir(tmp_path)
-    about = {"model": "tiny", "tokenizer": fingerprint(words()), "vocab_size": len(LETTERS), "settings": {}}
+    about = {"model": "tiny", "tokenizer": tokenizer_fingerprint(words()), "vocab_size": len(LETTERS), "settings": {}}
     ShardWriter(Path("data"), about).write([Dialogue(0, "maths/1", (1, 2, 3, 4), ((2, 4),), greedy=True)], {})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(SUFFIX / "src"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.distill import Distiller
-from specdec.heads.shards import Dialogue, ShardReader, ShardWriter, fingerprint
+from specdec.heads.shards import Dialogue, ShardReader, ShardWriter
 
 TEMPLATE = (
     "{% for message in messages %}<|s|>{{ message['role'] }}\n{{ message['content'] }}<|e|>{% endfor %}"
@@ -60,7 +61,7 @@ def target(**options: Any) -> Any:
 def writer(folder: Path) -> ShardWriter:
     about = {
         "model": "chatty",
-        "tokenizer": fingerprint(tokenizer()),
+        "tokenizer": tokenizer_fingerprint(tokenizer()),
         "vocab_size": len(tokenizer()),
         "settings": {},
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.shards import Dialogue, ShardWriter
 
 VOCAB, ALPHABET, PERIOD = 40, 10, 30
@@ -67,11 +68,10 @@ def target() -> Any:
 
 def write_shards(folder: Path, shards: int = 2, size: int = 24, tokenizer: Any = None) -> Path:
     """Shards of dialogues: a prompt of 6 to 9 tokens of the circle, and the answer that goes on from there."""
-    from specdec.heads.shards import fingerprint
 
     about = {
         "model": "memorised",
-        "tokenizer": fingerprint(tokenizer or Tokenizer()),
+        "tokenizer": tokenizer_fingerprint(tokenizer or Tokenizer()),
         "vocab_size": VOCAB,
         "settings": {},
     }

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 
 import pytest
 import torch
 
 from specdec.core.errors import DataError
+from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.overlap import without_overlap
-from specdec.heads.shards import Dialogue, ShardReader, ShardWriter, fingerprint
+from specdec.heads.shards import Dialogue, ShardReader, ShardWriter
 
 ABOUT = {"model": "m", "tokenizer": "t" * 32, "vocab_size": 50, "settings": {"seed": 1}}
 
@@ -83,7 +85,8 @@ def test_a_broken_shard_is_named(folder, harm):
     else:
         path.write_bytes(whole[:-40] if harm == "cut short" else b"\xff" * len(whole))
     reader = ShardReader(folder)
-    with pytest.raises(DataError, match=r"shard-00000\.safetensors.*broken.*--resume"):
+    fault = "missing" if harm == "deleted" else "broken"
+    with pytest.raises(DataError, match=rf"shard-00000\.safetensors.*{fault}.*--resume"):
         list(reader)
     with pytest.raises(DataError, match=r"shard-00000"):
         reader.numbers()
@@ -96,7 +99,30 @@ def test_a_broken_shard_is_named(folder, harm):
     [
         ("ids", torch.tensor([70] * 20, dtype=torch.int32), "has the id 70, expected 0 to 49"),
         ("offsets", torch.tensor([0, 5, 10, 15, 19]), "do not fit together"),
+        ("offsets", torch.tensor([0, 10, 5, 15, 20]), "do not fit together"),
+        ("offsets", torch.zeros(0, dtype=torch.int64), "do not fit together"),
         ("ends", torch.zeros(3, dtype=torch.int8), "do not fit together"),
+        ("ends", torch.full((4,), 3, dtype=torch.int8), "its ends hold 3, expected 0 to 2"),
+        ("ends", torch.full((4,), -1, dtype=torch.int8), "its ends hold -1, expected 0 to 2"),
+        ("sources", torch.full((4,), 7, dtype=torch.int32), "its sources hold 7, expected 0 to 2"),
+        ("ids", torch.zeros(20), r"its ids are torch.float32 of shape \[20\], which is no list of them"),
+        ("spans", torch.zeros(8, dtype=torch.int32), r"its spans are torch.int32 of shape \[8\]"),
+        (
+            "spans",
+            torch.tensor([[3, 5], [3, 6], [3, 5], [3, 5]]),
+            r"dialogue 1 do not lie in .*\[3, 6\]",
+        ),
+        (
+            "spans",
+            torch.tensor([[3, 5], [3, 5], [5, 3], [3, 5]]),
+            r"dialogue 2 do not lie in .*\[5, 3\]",
+        ),
+        (
+            "spans",
+            torch.tensor([[-2, 5], [3, 5], [3, 5], [3, 5]]),
+            r"dialogue 0 do not lie in .*\[-2, 5\]",
+        ),
+        ("span_offsets", torch.tensor([0, 0, 2, 3, 4]), r"answers of its dialogue 0 do not lie in the dialogue: \[\]"),
         ("spans", None, "lacks spans"),
         ("dropped", None, "lacks dropped"),
     ],
@@ -179,6 +205,30 @@ def test_a_broken_index_is_named(folder, text):
         ShardReader(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": None}, "model is None, expected a text"),
+        ({"vocab_size": "50"}, "vocab_size is '50', expected a number"),
+        ({"shards": [3]}, "file of shard 0 is 3, expected a text"),
+        ({"bytes": None}, "bytes of shard 0 is None, expected a number"),
+        ({"file": "../elsewhere/shard-00000.safetensors"}, "expected a file of its folder such as"),
+        ({"file": "/elsewhere/shard-00000.safetensors"}, "expected a file of its folder such as"),
+        ({"file": "notes.safetensors"}, "expected a file of its folder such as"),
+    ],
+)
+def test_an_index_that_cannot_be_right_is_named_to_reader_and_writer(folder, change, said):
+    index = json.loads((folder / "index.json").read_text())
+    if set(change) <= set(index):
+        index |= change
+    else:
+        index["shards"][0] |= change
+    (folder / "index.json").write_text(json.dumps(index))
+    for opened in (ShardReader, lambda place: ShardWriter(place, ABOUT)):
+        with pytest.raises(DataError, match=rf"index\.json: the index is broken: .*{re.escape(said)}.*Restore"):
+            opened(folder)
+
+
 def test_no_data_and_another_format_are_named(folder):
     with pytest.raises(DataError, match=r"no data.*specdec distill"):
         ShardReader(folder.parent / "nothing")
@@ -207,8 +257,12 @@ def test_fingerprint_follows_the_vocabulary():
         def get_vocab(self):
             return dict(zip(self.words, range(len(self.words)), strict=True))
 
-    assert fingerprint(Words("a", "b")) == fingerprint(Words("a", "b")) != fingerprint(Words("b", "a"))
-    assert len({fingerprint(Words(*words)) for words in (("a",), ("a", "b"), ("a", "b", "c"))}) == 3
+    assert (
+        tokenizer_fingerprint(Words("a", "b"))
+        == tokenizer_fingerprint(Words("a", "b"))
+        != tokenizer_fingerprint(Words("b", "a"))
+    )
+    assert len({tokenizer_fingerprint(Words(*words)) for words in (("a",), ("a", "b"), ("a", "b", "c"))}) == 3
 
 
 SYSTEM = (0, *range(30, 48), 1)  # a system prompt of 18 tokens between special ones

@@ -52,8 +52,9 @@ def distill(
 
     import specdec
     from specdec.heads import distill as heads
+    from specdec.heads.config import tokenizer_fingerprint
     from specdec.heads.prompts import FilePrompts, Passage, Recipe
-    from specdec.heads.shards import ShardWriter, fingerprint
+    from specdec.heads.shards import ShardWriter
     from specdec.heads.template_prompts import MIX, TemplatePrompts
 
     network, tokenizer = specdec.load_model(model, dtype=dtype)
@@ -82,7 +83,7 @@ def distill(
     }
     about = {
         "model": model,
-        "tokenizer": fingerprint(tokenizer),
+        "tokenizer": tokenizer_fingerprint(tokenizer),
         "vocab_size": network.config.get_text_config(decoder=True).vocab_size,
         "settings": settings,
     }
@@ -147,12 +148,12 @@ class _Report:
 
 
 def _line(progress: Made) -> str:
-    tokens, seconds = max(1, progress.answer_tokens), max(progress.seconds, 1e-9)
+    tokens, rate = max(1, progress.answer_tokens), progress.answer_tokens / max(progress.seconds, 1e-9)
     tried = max(1, progress.dialogues + progress.dropped.total())
     shares = _shares(progress.sources, tokens)
     ends, dropped = _shares(progress.ends, max(1, progress.dialogues)), _shares(progress.dropped, tried)
     return (
-        f"{progress.answer_tokens} answer tokens, {tokens / seconds:.0f}/s; {progress.dialogues} dialogues ({ends}); "
+        f"{progress.answer_tokens} answer tokens, {rate:.0f}/s; {progress.dialogues} dialogues ({ends}); "
         f"dropped: {dropped or 'none'}; {shares}"
     )
 

@@ -65,6 +65,11 @@ def to_tensors(dialogues: Sequence[Dialogue], sources: Sequence[str]) -> dict[st
 _NAMES = {"ids", "offsets", "spans", "span_offsets", "numbers", "sources", "greedy", "ends"}
 
 
+def _cuts(offsets: Sequence[int], length: int) -> bool:
+    """Whether these are where the parts of `length` things begin, and the end of the last."""
+    return bool(offsets) and offsets[0] == 0 and offsets[-1] == length and list(offsets) == sorted(offsets)
+
+
 def _offsets(lengths: Sequence[int]) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64).cumsum(0)])
 
@@ -73,6 +78,10 @@ def from_tensors(tensors: Mapping[str, Tensor], sources: Sequence[str], vocab_si
     """The dialogues that `to_tensors` was given. Raises ValueError, naming the fault, where tensors are amiss."""
     if missing := sorted(_NAMES - set(tensors)):
         raise ValueError(f"it lacks {', '.join(missing)}")
+    for name in sorted(_NAMES):
+        values, pairs = tensors[name], name == "spans"
+        if values.is_floating_point() or values.dim() != 1 + pairs or (pairs and values.shape[1] != 2):
+            raise ValueError(f"its {name} are {values.dtype} of shape {list(values.shape)}, which is no list of them")
     ids = tensors["ids"].tolist()
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         found = min(ids) if min(ids) < 0 else max(ids)
@@ -80,11 +89,19 @@ def from_tensors(tensors: Mapping[str, Tensor], sources: Sequence[str], vocab_si
     offsets, spans, at = (tensors[name].tolist() for name in ("offsets", "spans", "span_offsets"))
     columns = [tensors[name].tolist() for name in ("numbers", "sources", "greedy", "ends")]
     if (
-        offsets[-1] != len(ids)
-        or at[-1] != len(spans)
-        or len({len(offsets), len(at), *(len(c) + 1 for c in columns)}) != 1
+        len({len(offsets), len(at), *(len(c) + 1 for c in columns)}) != 1
+        or not _cuts(offsets, len(ids))
+        or not _cuts(at, len(spans))
     ):
         raise ValueError("its tensors do not fit together")
+    for name, numbers, count in (("sources", columns[1], len(sources)), ("ends", columns[3], len(ENDS))):
+        if outside := [number for number in numbers if not 0 <= number < count]:
+            raise ValueError(f"its {name} hold {outside[0]}, expected 0 to {count - 1}")
+    for i in range(len(columns[0])):
+        answers = spans[at[i] : at[i + 1]]
+        places = [0, *(place for span in answers for place in span), offsets[i + 1] - offsets[i]]
+        if not answers or places != sorted(places):
+            raise ValueError(f"the answers of its dialogue {i} do not lie in the dialogue: {answers}")
     return [
         Dialogue(
             number,

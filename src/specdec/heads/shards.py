@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +17,24 @@ from torch import Tensor
 from specdec.core.errors import DataError
 from specdec.heads.dialogue import Dialogue, from_tensors, to_tensors
 
-__all__ = ["Dialogue", "ShardReader", "ShardWriter", "fingerprint"]
+__all__ = ["Dialogue", "ShardReader", "ShardWriter"]
 
 FORMAT = 1
 INDEX = "index.json"
-
-
-def fingerprint(tokenizer: Any) -> str:
-    """Hash of a tokenizer's vocabulary: equal where ids mean the same tokens."""
-    vocabulary = sorted((index, token) for token, index in tokenizer.get_vocab().items())
-    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:32]
+# What an index has to say, of all shards and of each.
+_ABOUT = {"model": str, "tokenizer": str, "vocab_size": int}
+_ENTRY = {"file": str, "bytes": int, "dialogues": int, "answer_tokens": int}
+_SAID = {str: "text", int: "number"}
+_NAME = re.compile(r"shard-\d+\.safetensors")
 
 
 @dataclass
 class ShardWriter:
     """Appends shards to a folder; what is finished stays readable, whatever happens to the next one.
 
-    about: `model`, `tokenizer` (a fingerprint), `vocab_size` and `settings`; a folder that holds others is refused
-    with DataError. A shard counts from the moment at which the index names it, until its file is deleted.
+    about: `model`, `tokenizer` (as `tokenizer_fingerprint` says), `vocab_size` and `settings`; a folder that holds
+    others is refused with DataError. A shard counts from the moment at which the index names it, until its file is
+    deleted.
     """
 
     folder: Path
@@ -43,7 +43,10 @@ class ShardWriter:
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.folder}: no folder can be made: {error.strerror}. Choose another one") from error
         if (self.folder / INDEX).exists():
             self.index = _read_index(self.folder)
             for name, wanted in self.about.items():
@@ -105,7 +108,7 @@ class ShardReader:
     """Reads the finished shards of one or several folders, also while a writer goes on.
 
     A folder without an index stands for the folders in it that have one. Raises DataError where there is none, or
-    where the folders, or `vocab_size` or `tokenizer` (a fingerprint) if given, do not agree.
+    where the folders, or `vocab_size` or `tokenizer` (its fingerprint) if given, do not agree.
     """
 
     def __init__(
@@ -156,7 +159,9 @@ class ShardReader:
         tensors, about = self._load(path, entry)
         try:
             return from_tensors(tensors, json.loads(about["sources"]), self.vocab_size)
-        except (ValueError, KeyError) as error:
+        except KeyError as error:
+            raise _broken(path, f"its metadata lacks {error}") from error
+        except (ValueError, TypeError) as error:
             raise _broken(path, error) from error
 
     def numbers(self) -> set[int]:
@@ -186,6 +191,11 @@ class ShardReader:
             with safe_open(path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 about = file.metadata() or {}
+        except FileNotFoundError:
+            raise DataError(
+                f"{path}: the shard is missing, and the index names it. Run `specdec distill` with --resume to make it "
+                "again, or put it back"
+            ) from None
         except (OSError, SafetensorError) as error:
             raise _broken(path, error) from error
         if about.get("tokenizer") != self.tokenizer:
@@ -232,6 +242,20 @@ def _read_index(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{path}: its format is {found}, expected {FORMAT}; use the specdec that wrote it, or a newer one"
         )
+    where, advice = f"{path}: the index is broken", "Restore the file, or make the data again in another folder"
+    for name, kind in _ABOUT.items():
+        if not isinstance(index.get(name), kind):
+            raise DataError(f"{where}: {name} is {index.get(name)!r}, expected a {_SAID[kind]}. {advice}")
+    for number, entry in enumerate(shards):
+        for name, kind in _ENTRY.items():
+            if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
+                told = entry.get(name) if isinstance(entry, dict) else entry
+                raise DataError(f"{where}: {name} of shard {number} is {told!r}, expected a {_SAID[kind]}. {advice}")
+        if not _NAME.fullmatch(entry["file"]):
+            raise DataError(
+                f"{where}: shard {number} is {entry['file']!r}, expected a file of its folder such as "
+                f"'shard-00000.safetensors'. {advice}"
+            )
     return {**index, "shards": shards}
 
 

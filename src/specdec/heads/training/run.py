@@ -15,9 +15,9 @@ from torch import nn
 from specdec._version import __version__
 from specdec.core.errors import CheckpointError, ConfigError, DataError
 from specdec.heads.base import facts_of, public_name
+from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.measure import plant
 from specdec.heads.shards import ShardReader
-from specdec.heads.shards import fingerprint as tokenizer_mark
 from specdec.heads.training.data import Batches, Corpus, fingerprint
 from specdec.heads.training.disk import named
 from specdec.heads.training.features import Features, FeatureStore, mark_of
@@ -76,6 +76,8 @@ def train(
     """
     trainer_module = _trainer()
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file, expected a folder for the head and its checkpoints: choose another one")
     checkpoints = out / "checkpoints"
     found = trainer_module.last_checkpoint(checkpoints)
     if found is not None and not resume:
@@ -117,9 +119,10 @@ def train(
     conductor = trainer_module.Conductor(recipe, progress, about, lambda state: trainee.save(out, state))
     if found is not None:
         conductor.history = found[1]["measured"]
-    trainer = trainer_module.HeadTrainer(
-        objective, source, recipe, progress, args, batches, measured, [conductor, *callbacks]
-    )
+    with named(out, "the head"):  # it makes its folder at once
+        trainer = trainer_module.HeadTrainer(
+            objective, source, recipe, progress, args, batches, measured, [conductor, *callbacks]
+        )
     conductor.watch(trainer)
     tokens = sum(text.answer_tokens for text in batches.texts)
     say(
@@ -182,7 +185,7 @@ def _data(
 ) -> tuple[Corpus, dict[str, Any]]:
     """The texts, and what a resumed run must find again."""
     vocab = facts_of(model).vocab_size
-    reader = ShardReader(*data, tokenizer=None if tokenizer is None else tokenizer_mark(tokenizer))
+    reader = ShardReader(*data, tokenizer=None if tokenizer is None else tokenizer_fingerprint(tokenizer))
     if reader.vocab_size > vocab:
         raise DataError(
             f"{os.fspath(data[0])}: the data has ids of a vocabulary of {reader.vocab_size}, but the target's LM head "
