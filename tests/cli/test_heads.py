@@ -11,6 +11,7 @@ import torch
 from specdec import Decoder
 from specdec.core.errors import ConfigError, ModelNotFoundError
 from specdec.drafters import Eagle, Eagle2, Eagle3, Medusa
+from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.medusa import MedusaHead
 from specdec.schedulers import Fixed
@@ -141,3 +142,19 @@ def test_a_revision_of_what_has_none_is_refused(head):
 def test_a_head_of_another_kind_is_named(specdec, model, head):
     result = generated(specdec, model, f"eagle2:{head}")
     assert result.exit_code == 1 and "holds a head of kind 'eagle3', expected 'eagle'" in result.stderr
+
+
+def test_a_head_for_another_tokenizer_is_refused(specdec, model, tmp_path):
+    """It names the tokenizer of its training data; the target's own has the same letters in another order."""
+    Eagle3Head.for_target(target(), tokenizer=tokenizer_fingerprint(words())).save(tmp_path / "head")
+    target().save_pretrained(tmp_path / "other")
+    tokenizer(rotated=3, extra=VOCAB - len(LETTERS)).save_pretrained(tmp_path / "other")
+    drafter = f"eagle3:{tmp_path / 'head'}"
+    assert generated(specdec, model, drafter).exit_code == 0
+    traced = ("--prompt", PROMPT, "--no-chat", "--max-new-tokens", 4, "--out", tmp_path / "t.html")
+    for result in (
+        generated(specdec, tmp_path / "other", drafter),
+        specdec("trace", "--model", tmp_path / "other", "--drafter", drafter, *traced),
+    ):
+        assert result.exit_code == 1 and "the same id is another token. Use a head trained for" in result.stderr
+    assert not (tmp_path / "t.html").exists()

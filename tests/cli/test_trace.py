@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,23 @@ def test_a_config_with_particles(specdec, model_folder, tmp_path):  # noqa: F811
     assert result.exit_code == 0, result.stderr
     found = data(out)
     assert found["rows"] == 3 and all(len(one["weights"]) == 3 for one in found["rounds"])
+
+
+@pytest.mark.parametrize("earlier", [None, "an earlier page"])
+def test_a_full_disk_leaves_what_was_there(specdec, model_folder, tmp_path, monkeypatch, earlier):  # noqa: F811
+    out = tmp_path / "page.html"
+    if earlier is not None:
+        out.write_text(earlier)
+    written = Path.write_text
+
+    def full(path, text, **options):
+        written(path, text[:100], **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = specdec("trace", "--model", model_folder, "--prompt", PROMPT, "--max-new-tokens", 4, "--out", out)
+    assert result.exit_code == 1 and f"--out {out}: cannot be written: No space left" in result.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([earlier] if earlier else [])
 
 
 @pytest.mark.parametrize(

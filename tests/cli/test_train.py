@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import torch
 
 from specdec.heads import load_head
-from specdec.heads.shards import Dialogue, ShardWriter, fingerprint
+from specdec.heads.config import tokenizer_fingerprint
+from specdec.heads.shards import Dialogue, ShardWriter
+from specdec.heads.training.bar import Bar
 
 WORDS = 24
 
@@ -30,7 +33,7 @@ def folders(tmp_path_factory):
     )  # fmt: skip
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(root / "target")
-    about = {"model": "tiny", "tokenizer": fingerprint(tokenizer), "vocab_size": WORDS, "settings": {}}
+    about = {"model": "tiny", "tokenizer": tokenizer_fingerprint(tokenizer), "vocab_size": WORDS, "settings": {}}
     torch.manual_seed(1)
     texts = torch.randint(WORDS, (40, 14)).tolist()
     dialogues = [Dialogue(i, "x", tuple(ids), ((4, 14),), greedy=True) for i, ids in enumerate(texts)]
@@ -59,6 +62,28 @@ def test_a_head_is_trained_stored_and_loaded(specdec, folders, tmp_path):
         "--store", tmp_path / "store", "--store-only",
     )  # fmt: skip
     assert again.exit_code == 0 and "features of 560 tokens" in again.stdout and not (tmp_path / "x").exists()
+
+
+def test_ctrl_c_ends_a_run_with_a_checkpoint_and_the_same_command_goes_on(specdec, folders, tmp_path, monkeypatch):
+    target, data = folders
+    command = ["train", "eagle", "--target", target, "--data", data, "--out", tmp_path / "head", "--steps", 6]
+    command += ["--batch-tokens", 64, "--dtype", "float32"]
+
+    def pressed(self, args, state, control, **_):
+        if state.global_step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Bar, "on_step_begin", pressed)
+    out = specdec(*command)
+    assert out.exit_code == 130 and signal.getsignal(signal.SIGINT) is handler
+    assert "stopping after this step" in out.stderr and "--resume goes on from step 3" in out.stderr
+    assert load_head(tmp_path / "head").kind == "eagle"  # what there is can be used
+    monkeypatch.undo()
+    again = specdec(*command)
+    assert again.exit_code == 1 and "go on with it by --resume" in again.stderr
+    rest = specdec(*command, "--resume")
+    assert rest.exit_code == 0 and "eagle, 6 steps" in rest.stdout, rest.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from specdec import Decoder
-from specdec.core.errors import CheckpointError, ConfigError, DataError
+from specdec.core.errors import CheckpointError, ConfigError, DataError, IncompatibleError
 from specdec.drafters import DraftModel, Eagle, Eagle3, Medusa
 from specdec.heads import load_head
 from specdec.heads.eagle import EagleHead
@@ -316,15 +318,25 @@ def test_a_half_written_checkpoint_is_left_out(data, tmp_path):
     assert report.finished and report.steps == 6
 
 
-def test_a_full_disk_is_named_and_what_was_saved_stays(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "error", "said"),
+    [
+        ("safetensors.torch.save_file", OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        ("safetensors.torch.save_file", SafetensorError("I/O error: File too large (os error 27)"), "File too large"),
+        ("torch.save", OSError(errno.EFBIG, "File too large"), "File too large"),
+        ("torch.save", RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos"), "unexpected pos"),
+    ],
+    ids=["full", "limit of safetensors", "limit of torch", "torch"],
+)
+def test_a_full_disk_is_named_and_what_was_saved_stays(where, error, said, data, tmp_path, monkeypatch):
     run(data, tmp_path, steps=2)
     before = (tmp_path / "model.safetensors").read_bytes()
 
     def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(CheckpointError, match=r"the disk is full .*unchanged.*--resume"):
+    monkeypatch.setattr(where, full)
+    with pytest.raises(CheckpointError, match=rf"{re.escape(said)} .*unchanged.*--resume"):
         run(data, tmp_path, steps=4, resume=True)
     monkeypatch.undo()
     assert (tmp_path / "model.safetensors").read_bytes() == before
@@ -356,6 +368,39 @@ def test_a_resumed_run_is_the_run_it_was(data, tmp_path):
     for change, named in wrong:
         with pytest.raises(CheckpointError, match=named):
             run(data, tmp_path, steps=4, resume=True, **change)
+
+
+def test_other_errors_than_of_writing_keep_their_type(data, tmp_path):
+    def fail():
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        run(data, tmp_path, steps=4, callbacks=[At(2, fail)])
+
+
+def test_a_folder_that_cannot_be_made_is_named(data, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("os.makedirs", refuse)
+    with pytest.raises(CheckpointError, match=r"the head could not be written to .*out: .*Read-only file system"):
+        run(data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_where_a_folder_should_be_is_named(data, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigError, match="out is a file, expected a folder"):
+        run(data, tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_head_for_another_model_cannot_be_begun_with(data, tmp_path):
+    with torch.random.fork_rng(devices=[]):
+        other = LlamaForCausalLM(LlamaConfig(**{**target().config.to_dict(), "hidden_size": 64}))
+    EagleHead.for_target(other).save(tmp_path / "head")
+    with pytest.raises(IncompatibleError, match=r"a hidden size of 64, but .* has 32; use a head that was trained for"):
+        run(data, tmp_path / "out", start=str(tmp_path / "head"))
 
 
 def test_data_of_another_tokenizer_and_broken_shards_are_named(data, tmp_path):

@@ -65,6 +65,7 @@ def generate(
     start = time.perf_counter()
     result = decoder.generate(
         **inputs,
+        tokenizer=tokenizer,  # held against the drafter's, too
         streamer=TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
         return_dict_in_generate=True,
         max_new_tokens=max_new_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,25 @@ def trace(
     inputs = {key: value.to(network.device) for key, value in encode(tokenizer, text, chat).items()}
     found = record(decoder, tokenizer, inputs, **call)
     found["facts"] = {"model": target.model, **found["facts"], "specdec": specdec.__version__}
-    try:
-        out.write_text(page(found, explorers(), f"{target.model} with {decoder.drafter.name}"), encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"--out {out}: cannot be written: {error.strerror}") from error
+    _write(out, page(found, explorers(), f"{target.model} with {decoder.drafter.name}"))
     facts = found["facts"]
     typer.echo(f"{facts['tokens per pass']:.2f} tokens per pass in {len(found['rounds'])} rounds: {out}", err=True)
+
+
+def _write(out: Path, text: str) -> None:
+    """Write the page whole or not at all; raises DataError, and then an earlier one is as it was."""
+    place = out.resolve()  # where a link leads
+    try:
+        if place.exists() and not place.is_file():
+            place.write_text(text, encoding="utf-8")  # a device or a pipe, which nothing may take the place of
+            return
+        part = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, place)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"--out {out}: cannot be written: {error.strerror}; make room, or choose another file"
+        ) from error

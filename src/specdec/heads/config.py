@@ -64,7 +64,8 @@ class HeadConfig(BaseModel):
         if not 0 <= added <= min(_ADDED, self.target_vocab_size // 20):
             pairs.insert(1, ("a vocabulary of", self.target_vocab_size, target.vocab_size))
         return [
-            f"the {self.kind} head{made} expects {what} {expected}, but {target.name} has {found}"
+            f"the {self.kind} head{made} expects {what} {expected}, but {target.name} has {found}; use a head that was "
+            "trained for this model"
             for what, expected, found in pairs
             if expected != found
         ]

@@ -72,5 +72,8 @@ class Eagle3HeadConfig(DecoderHeadConfig):
         found = super().fit_problems(target)
         highest = max((int(tap[6:]) for tap in self.taps if tap.startswith("layer:")), default=-1)
         if highest >= target.layers and not any("number of layers" in problem for problem in found):
-            found.append(f"the eagle3 head reads layer {highest}, but {target.name} has {target.layers} layers")
+            found.append(
+                f"the eagle3 head reads layer {highest}, but {target.name} has {target.layers} layers; use a head that "
+                "was trained for this model"
+            )
         return found

@@ -72,8 +72,11 @@ def read_index(folder: Path, name: str = INDEX) -> dict[str, str]:
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
         raise CheckpointError(f"{folder / name}: expected 'weight_map', a mapping of tensor names to file names")
     for shard in sorted(set(table.values())):
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{folder / name} names the shard {shard!r}, which is not a file of its folder")
+        if not re.fullmatch(r"[^/\\:]+\.\w+", shard):
+            raise CheckpointError(
+                f"{folder / name} names the shard {shard!r}, which is not a file of its folder, and nothing else is "
+                "read. Download the head again from somebody whom you trust"
+            )
     return table
 
 
@@ -93,7 +96,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not (folder / WEIGHTS).is_file():
         pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
         why = f"; {', '.join(pickles)} may run code when read, convert it to safetensors" if pickles else ""
-        raise CheckpointError(f"{folder} has no {WEIGHTS}{why}")
+        raise CheckpointError(f"{folder} has no {WEIGHTS}{why or '; save or download the head again'}")
     return _read_file(folder / WEIGHTS)
 
 

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import ValidationError
 
 from specdec.core.errors import CheckpointError, CheckpointWarning
@@ -92,7 +93,8 @@ def _own(folder: Path, data: dict[str, Any], kind: str | None, name: str) -> Hea
     _check_kind(folder, found, kind)
     if data.get("format_version", FORMAT) != FORMAT:
         raise CheckpointError(
-            f"{where}: format_version is {data['format_version']!r}, but this specdec reads {FORMAT} only"
+            f"{where}: format_version is {data['format_version']!r}, but this specdec reads {FORMAT} only; use the "
+            "specdec that wrote it, or a newer one"
         )
     cls = head_class(found)
     try:
@@ -100,8 +102,18 @@ def _own(folder: Path, data: dict[str, Any], kind: str | None, name: str) -> Hea
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc'])) or 'config'}: {item['msg']}" for item in error.errors()]
         raise CheckpointError(f"{where} is not the config of a head of kind '{found}': " + "; ".join(lines)) from None
-    head = cls(config)
-    head.load_weights(files.read_weights(folder), str(folder))
+    weights = files.read_weights(folder)
+    try:
+        with torch.device("meta"):  # takes no memory, whatever sizes a config names
+            cls(config).check_weights(weights, str(folder))
+        head = cls(config)
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers about activations, rotary embeddings and sizes has many kinds
+        raise CheckpointError(
+            f"{where}: its layers cannot be built: {error or type(error).__name__}. Save or download the head again"
+        ) from error
+    head.load_weights(weights, str(folder))
     head.read_side_files(folder)
     head.where = name
     return head.eval()

@@ -29,12 +29,12 @@ _POOL = 40  # entries of a pool that are shown
 def record(decoder: Decoder, tokenizer: Any, inputs: Mapping[str, Any], **call: Any) -> dict[str, Any]:
     """Decode one prompt and return what happened, ready for JSON; text is made `visible`.
 
-    inputs: what the tokenizer gave for one prompt. call: options of `Decoder.stream`.
+    inputs: what the tokenizer gave for one prompt; it is held against the drafter's. call: options of `Decoder.stream`.
     Raises InvalidPromptError for several prompts: a page shows one.
     """
     if len(inputs["input_ids"]) != 1:
         raise InvalidPromptError(f"a trace shows one prompt, found {len(inputs['input_ids'])}")
-    stream = decoder.stream(**inputs, **{**call, "return_dict_in_generate": True})
+    stream = decoder.stream(**inputs, **{"tokenizer": tokenizer, **call, "return_dict_in_generate": True})
     moves = _watch(stream.generation.population)
     writer, rounds = _Writer(stream, tokenizer), []
     for event in stream:

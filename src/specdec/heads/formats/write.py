@@ -61,7 +61,10 @@ def export_head(
     try:
         files.write(Path(folder), config, plain, {})
     except Exception as error:  # safetensors has no type of its own for a full disk
-        raise CheckpointError(f"the {head.kind} head could not be exported to {folder}: {error}") from error
+        raise CheckpointError(
+            f"the {head.kind} head could not be exported to {folder}: {error}. What was there before is unchanged; "
+            "make room, or choose another folder"
+        ) from error
 
 
 def _medusa(head: MedusaHead) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -24,14 +24,23 @@ def named(folder: Path, what: str) -> Iterator[None]:
         raise
     # Neither torch nor safetensors has an error of its own for a full disk.
     except Exception as error:
-        if not is_full(error, folder) and not isinstance(error, OSError):
+        if not is_full(error, folder) and not _is_of_writing(error):
             raise
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
         why = "the disk is full" if is_full(error, folder) else str(error)
         raise CheckpointError(
             f"{what} could not be written to {folder}: {why} ({free >> 20} MB free). "
-            "What was finished before is unchanged: make room, then run the same command with --resume"
+            "What was finished before is unchanged: make room and run the same command, with --resume if there is a "
+            "checkpoint"
         ) from error
+
+
+def _is_of_writing(error: BaseException) -> bool:
+    """Whether it was writing that failed: for a quota or a limit on the size of files, say."""
+    from safetensors import SafetensorError
+
+    said = str(error)
+    return isinstance(error, OSError | SafetensorError) or "inline_container" in said or "PytorchStreamWriter" in said
 
 
 def is_full(error: BaseException, folder: Path) -> bool:

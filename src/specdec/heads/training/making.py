@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.core.errors import CheckpointError, ConfigError, IncompatibleError
+from specdec.core.errors import ConfigError, IncompatibleError, SpecdecError
 from specdec.heads.base import facts_of
 from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.draft_model import new_draft_model, save_draft_model
@@ -74,7 +74,7 @@ class Trainee:
                 else:
                     head = _started(start, recipe.kind, target, tokenizer)
             except (TypeError, ValueError) as error:
-                if isinstance(error, ConfigError | CheckpointError):
+                if isinstance(error, SpecdecError):
                     raise
                 raise ConfigError(f"the {recipe.kind} head cannot be made: {error}") from error
         self._saved = head.float()
