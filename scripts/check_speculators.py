@@ -6,13 +6,17 @@
 small EAGLE-3 head in its layout; the other one loads it with `SpeculatorModel.from_pretrained` and compares sizes,
 layer ids, maps and weights. Ends with status 0 if all agree.
 
-    --venv DIR       the environment to make or reuse
-    PIP_ARGS         further arguments for pip, as an environment variable
+    --venv DIR         the environment to make or reuse; it gets the version of torch that this Python has
+
+Environment variables:
+    TORCH_INDEX_URL    package index to take torch from (and only torch), to choose a CPU or a CUDA wheel
+    PIP_ARGS           further arguments for every pip call
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import shlex
 import subprocess
@@ -54,8 +58,14 @@ def main() -> int:
         venv.create(place, with_pip=True)
     found = subprocess.run([python, "-c", "import speculators"], capture_output=True)
     if found.returncode:
-        more = shlex.split(os.environ.get("PIP_ARGS", ""))
-        subprocess.check_call([python, "-m", "pip", "install", "--quiet", *more, "speculators==0.9.0"])
+        # torch first and by version, because the newest one that speculators allows may be a wheel of gigabytes.
+        torch = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+        index = os.environ.get("TORCH_INDEX_URL")
+        pip = [python, "-m", "pip", "install", "--quiet", *shlex.split(os.environ.get("PIP_ARGS", ""))]
+        subprocess.check_call([*pip, *(["--index-url", index] if index else []), torch])
+        subprocess.check_call([*pip, torch, "speculators==0.9.0"])
+        # It asks for these and reads nothing with them; built for another torch, they break transformers' import.
+        subprocess.check_call([python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision", "torchaudio"])
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         return subprocess.call([python, "-c", READ, folder])
