@@ -20,7 +20,7 @@ from tests.bench.tiny import PROMPTS, Clock, load
 def scripted(monkeypatch):
     """Runs autotune on strategies of these seconds; `wrong` ones write another text, `refused` ones cannot be built."""
 
-    def run(seconds: dict[str, float], wrong=(), refused=(), minutes=1.0):
+    def run(seconds: dict[str, float], wrong=(), refused=(), minutes=1.0, prompts=PROMPTS):
         clock = Clock()
 
         def build(contender, target, tokenizer, setting):
@@ -40,7 +40,7 @@ def scripted(monkeypatch):
             Contender.parse(f"{name}={{type: jacobi, block_size: {size}}}")
             for size, name in enumerate((name for name in seconds if name != "plain"), start=2)
         ]
-        return autotune("tiny", tried, PROMPTS, minutes=minutes, clock=clock, load=load), clock
+        return autotune("tiny", tried, prompts, minutes=minutes, clock=clock, load=load), clock
 
     return run
 
@@ -50,8 +50,19 @@ def test_the_faster_is_chosen_and_the_budget_is_held(scripted):
     assert isinstance(choice.config, DecoderConfig) and choice.config.drafter.block_size == 3
     assert choice.config.target.model == "tiny" and choice.config.specdec_version
     assert choice.outcome.ratio == pytest.approx(1.6) and clock() <= 60
-    assert choice.claim.startswith("two: 2.00 times plain generate on")
+    assert choice.claim.startswith("two: 2.00 times plain generate (4 prompts, ")
     assert "1.600 times the runner-up, one (95 % of resampled prompts: 1.600 to 1.600, faster in 100%)" in choice.claim
+
+
+def test_how_sure_it_is_is_not_said_of_a_few_prompts(scripted):
+    choice, _ = scripted({"plain": 1.0, "one": 0.8, "two": 0.5}, prompts=PROMPTS[:3])
+    assert choice.claim.startswith("two: 2.00 times plain generate (3 prompts, ")
+    assert "on so few prompts nobody can say how sure that is" in choice.claim and "faster in" not in choice.claim
+
+
+def test_nothing_is_left_to_choose_from(scripted):
+    choice, _ = scripted({"plain": 1.0, "one": 0.8}, wrong=["one"])
+    assert choice.config is None and "left out: one (its text differs" in choice.claim
 
 
 def test_a_text_that_is_not_plains_is_not_chosen(scripted):

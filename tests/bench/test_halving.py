@@ -27,7 +27,7 @@ def test_the_fastest_is_found_and_the_time_is_held():
     clock, calls = Clock(), []
     seconds = {"plain": 1.0, "half": 0.5, "same": 1.0, "slow": 2.0, "third": 1 / 3, "slower": 3.0}
     found = search(list(seconds), TASKS, script(clock, seconds, calls=calls), 100, clock, "plain")
-    assert (found.best, found.runner_up) == ("third", "half")
+    assert (found.best, found.runner_up) == ("third", "half") and not found.interrupted
     assert found.scores["third"] == pytest.approx(3) and found.scores["slow"] == pytest.approx(0.5)
     assert found.ratio == pytest.approx(1.5) and found.low == pytest.approx(1.5) and found.sure == 1.0
     assert clock() <= 100 and found.seconds == clock() > 90
@@ -56,6 +56,37 @@ def test_two_that_cannot_be_told_apart_are_said_to_be():
 
     found = search(["x", "y"], TASKS, measure, 40, clock, "plain")
     assert found.low < 1 < found.high and 0 < found.sure < 1
+
+
+def test_many_decodings_of_few_prompts_are_not_taken_for_many_prompts():
+    clock = Clock()
+    # "x" is faster on the first prompt only, every time.
+    seconds = {("x", 0): 0.1}
+
+    def measure(name: str, number: int) -> Measured:
+        spent = seconds.get((name, number), 1.0)
+        clock.wait(spent)
+        return Measured(10, spent)
+
+    four = search(["x", "y"], ["a"] * 4, measure, 400, clock, "plain")
+    assert four.best == "x" and four.prompts == 4 and four.visits > 100
+    assert four.low == 1.0 and four.sure < 0.75, "one prompt in four decides"
+    three = search(["x", "y"], ["a"] * 3, measure, 400, clock, "plain")
+    assert three.ratio > 1 and (three.low, three.high, three.sure) == (None, None, None)
+
+
+def test_an_interrupt_ends_the_search_and_not_the_choice():
+    clock = Clock()
+    inner, calls = script(clock, {"plain": 1, "x": 0.1, "y": 0.5}), []
+
+    def measure(name: str, number: int) -> Measured:
+        calls.append(name)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return inner(name, number)
+
+    found = search(["x", "y"], TASKS, measure, 100, clock, "plain")
+    assert found.interrupted and found.best == "x" and found.visits == 2
 
 
 def test_no_decoding_is_begun_that_would_end_too_late():

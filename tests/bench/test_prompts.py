@@ -35,6 +35,10 @@ def test_the_forms_of_a_line(tmp_path):
     assert found == [Prompt("a", "first"), Prompt("b", "second"), Prompt("prompts", "third")]
 
 
+def test_a_file_may_begin_with_the_mark_that_some_editors_write(tmp_path):
+    assert read_prompts(written(tmp_path, "\ufeff" + GOOD)) == [Prompt("a", "first")]
+
+
 def test_a_text_file_has_a_prompt_a_line(tmp_path):
     found = read_prompts(written(tmp_path, 'one\n\n{"not": "json here"}\r\n', "p.txt"))
     assert found == [Prompt("prompts", "one"), Prompt("prompts", '{"not": "json here"}')]

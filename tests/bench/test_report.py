@@ -11,7 +11,7 @@ from specdec.core.errors import DataError, SpecdecError
 from specdec.report.document import markdown
 from specdec.report.figures import plots
 from specdec.report.summary import slower, summarise
-from specdec.report.table import cells, heads
+from specdec.report.table import cells, heads, show
 
 
 def record(strategy: str, task: str, prompt: int, tokens: int, seconds: float, **more) -> Record:
@@ -64,10 +64,10 @@ def test_a_failed_prompt_leaves_the_others_paired():
 
 def test_the_other_figures():
     fast = lines()[1]["fast"]
-    assert fast.tokens_per_pass == pytest.approx(250 / 150)
-    assert fast.acceptance == (30 / 50, 15 / 20)
+    assert fast.tokens_per_pass == pytest.approx((150 / 90 + 100 / 60) / 2), "of each task, then the mean"
+    assert fast.acceptance == (30 / 50, 15 / 20) and fast.kept == (30 / 90, 15 / 90)
     assert fast.shares == pytest.approx((0.2, 0.55, 0.1, 0.15))
-    assert (fast.identical, fast.worst, fast.near_ties, fast.memory) == ((1, 2), 0.25, 3, 2**21)
+    assert (fast.identical, fast.worst, fast.near_ties, fast.memory) == ((1, 2), 0.25, (3, 150), 2**21)
     assert fast.repeated == pytest.approx(0.3)
 
 
@@ -76,6 +76,32 @@ def test_settings_are_kept_apart_and_repeated_runs_are_paired():
     assert [line.prompts for line in twice[0].lines] == [6, 6, 4, 0]
     other = [Record("plain", "a", 0, tokens=1, seconds=1.0, batch=8)]
     assert [summary.setting.batch for summary in summarise([*RECORDS, *other])] == [1, 8]
+
+
+def test_a_strategy_is_compared_to_the_baseline_of_its_own_run():
+    runs = [
+        record("plain", "a", 0, 100, 2.0, run=1), record("one", "a", 0, 100, 1.0, run=1),
+        record("plain", "a", 0, 100, 8.0, run=2), record("two", "a", 0, 100, 2.0, run=2),
+    ]  # fmt: skip
+    (summary,) = summarise(runs)
+    assert {line.strategy: line.ratio for line in summary.lines} == {"plain": 1.0, "one": 2.0, "two": 4.0}
+
+
+def test_another_baseline_is_named():
+    (summary,) = summarise(RECORDS, "fast")
+    assert summary.lines[0].strategy == "fast"
+    assert slower(summary) == [
+        "plain is slower than fast on a 0.67x",
+        "slow is slower than fast: 0.62x over all tasks",
+    ]
+    assert "Speed is against fast in the same run" in markdown(RECORDS, baseline="fast")
+
+
+def test_names_are_shown_as_they_are(capsys):
+    odd = "{type: merge, drafters: [prompt-lookup, token-recycling]}"
+    show([record(odd, "[/red]", 0, 10, 1.0), record("plain", "[/red]", 0, 10, 1.0)], "[bold]m")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[prompt-lookup, token-recycling]" in shown and "[/red]" in shown and "[bold]m" in shown
 
 
 def test_what_is_slower_is_said():

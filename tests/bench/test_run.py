@@ -83,6 +83,34 @@ def test_an_interrupt_keeps_what_was_measured_on_its_prompt(monkeypatch):
     assert [(r.strategy, r.prompt) for r in found] == [("plain", 0), ("one", 0), ("two", 0), ("one", 1)]
 
 
+def test_a_record_waits_only_for_plain_decoding(monkeypatch):
+    made, called = scripted(monkeypatch, "one=jacobi", "two=jacobi")
+    seen = [(record.strategy, len(called)) for record in made.records()]
+    # Prompt 1 begins with "one" and ends with plain decoding, prompt 2 has it in the middle.
+    assert seen[:6] == [("plain", 1), ("one", 2), ("two", 3), ("one", 6), ("two", 6), ("plain", 6)]
+    assert seen[6:9] == [("two", 8), ("plain", 8), ("one", 9)]
+    made, called = scripted(monkeypatch, "one=jacobi", "two=jacobi", points=[Setting(temperature=1.0)])
+    assert [len(called) for _ in made.records()] == list(range(1, 13)), "sampled texts are not compared"
+
+
+def test_an_interrupt_while_texts_are_compared_loses_nothing(monkeypatch):
+    made, _ = scripted(monkeypatch, "one=jacobi", "two=jacobi")
+    compared, calls = module.Bench.compared, []
+
+    def interrupted(self, record, *rest):
+        calls.append(record)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return compared(self, record, *rest)
+
+    monkeypatch.setattr(module.Bench, "compared", interrupted)
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        for record in made.records():
+            found.append((record.strategy, record.prompt, record.identical))
+    assert found[3:] == [("one", 1, None), ("two", 1, None), ("plain", 1, None)]
+
+
 def test_a_strategy_that_cannot_take_part_is_skipped_with_the_reason():
     said: list[str] = []
     records = list(bench("hf-prompt-lookup:3", points=[Setting(batch=2)], say=said.append).records())

@@ -37,20 +37,32 @@ class Choice:
         """How fast it is, and how sure that is, in words."""
         found = self.outcome
         if found.best is None:
+            if found.failed:
+                reasons = ", ".join(f"{name} ({reason})" for name, reason in found.failed.items())
+                return f"nothing is left to choose from; left out: {reasons}"
             return f"nothing could be measured in {found.seconds:.0f} s; give more --minutes or fewer candidates"
-        said = [f"{found.best}: {found.scores[found.best]:.2f} times plain generate on {found.prompts} prompts"]
-        if found.ratio is not None and found.low is not None and found.sure is not None:
-            said.append(
-                f"{found.ratio:.3f} times the runner-up, {found.runner_up} (95 % of resampled prompts: {found.low:.3f} "
-                f"to {found.high:.3f}, faster in {found.sure:.0%})"
-            )
-            if found.low <= 1:
-                said.append("the two cannot be told apart by these prompts; more --minutes or prompts would tell")
+        measured = f"{_count(found.prompts, 'prompt')}, {_count(found.visits, 'decoding')} of each"
+        said = [f"{found.best}: {found.scores[found.best]:.2f} times plain generate ({measured})"]
+        if found.ratio is not None:
+            over = f"{found.ratio:.3f} times the runner-up, {found.runner_up}"
+            if found.low is None or found.sure is None:
+                said += [over, "on so few prompts nobody can say how sure that is; give more --minutes or prompts"]
+            else:
+                bounds = f"95 % of resampled prompts: {found.low:.3f} to {found.high:.3f}, faster in {found.sure:.0%}"
+                said.append(f"{over} ({bounds})")
+                if found.low <= 1:
+                    said.append("the two cannot be told apart by these prompts; more --minutes or prompts would tell")
         if found.scores[found.best] < 1:
             said.append("no candidate is faster than plain generate here")
         if found.unmeasured:
             said.append(f"no time was left for: {', '.join(found.unmeasured)}")
+        if found.interrupted:
+            said.append("the search was interrupted")
         return "; ".join(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def autotune(

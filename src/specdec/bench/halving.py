@@ -10,7 +10,7 @@ from statistics import fmean
 
 __all__ = ["Measured", "Outcome", "search"]
 
-_RESAMPLES = 2000
+_RESAMPLES, _FEW = 2000, 4
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class Outcome:
 
     best, runner_up: names; None where nothing was measured. scores: for each name that was measured, speed over the
     reference's, averaged over tasks, on the prompts that it was measured on. ratio: of best over runner-up on the
-    prompts of both, with the bounds of 95 % of the resamples of prompts; sure: share of resamples in which it is above
-    1. prompts: how many decodings the two have in common. unmeasured: names for which there was no time. failed: names
-    that failed, with the reason.
+    prompts of both. low, high: bounds of it in 95 % of the resamples of prompts; sure: share of resamples in which it
+    is above 1; None for these where there are fewer than `_FEW` prompts, of which resamples would say nothing.
+    prompts: how many prompts the two have in common; visits: how often they were decoded. unmeasured: names for which
+    there was no time. failed: names that failed, with the reason. interrupted: whether the search was ended early.
     """
 
     best: str | None
@@ -40,9 +41,11 @@ class Outcome:
     high: float | None
     sure: float | None
     prompts: int
+    visits: int
     seconds: float
     unmeasured: tuple[str, ...]
     failed: Mapping[str, str]
+    interrupted: bool = False
 
 
 class Failed(Exception):
@@ -63,25 +66,29 @@ def search(
     tasks: the task of each prompt. measure: decodes a prompt by its number with a strategy, or raises Failed. Every
     visit of a prompt measures the reference and all who are left, in turn, in an order that rotates. A round lasts an
     equal part of the time that is left and at least one visit; after it the slower half leaves. A decoding that would
-    probably not end in time is not begun.
+    probably not end in time is not begun. After an interrupt the choice is made among what has been measured.
     """
     start = clock()
     state = _State(names, reference, _round_robin(tasks), tasks)
     rounds = max(1, math.ceil(math.log2(max(2, len(state.alive)))))
-    late = False
-    for left in range(rounds, 0, -1):
-        until = clock() + (seconds - (clock() - start)) / left
-        while state.alive:
-            late = not _visit(state, measure, seconds - (clock() - start), clock, say)
-            if late or clock() >= until:
+    late = interrupted = False
+    try:
+        for left in range(rounds, 0, -1):
+            until = clock() + (seconds - (clock() - start)) / left
+            while state.alive:
+                late = not _visit(state, measure, seconds - (clock() - start), clock, say)
+                if late or clock() >= until:
+                    break
+            if late or len(state.alive) <= 1 or left == 1:
                 break
-        if late or len(state.alive) <= 1 or left == 1:
-            break
-        ranked = state.ranked()
-        kept = ranked[: max(2, math.ceil(len(ranked) / 2))]
-        say(f"{state.visits} prompts: " + ", ".join(f"{name} {state.score(name):.2f}x" for name in ranked))
-        state.alive = [name for name in state.alive if name in kept]
-    return _outcome(state, clock() - start)
+            ranked = state.ranked()
+            kept = ranked[: max(2, math.ceil(len(ranked) / 2))]
+            shown = ", ".join(f"{name} {state.score(name):.2f}x" for name in ranked)
+            say(f"after {state.visits} decodings of each: {shown}")
+            state.alive = [name for name in state.alive if name in kept]
+    except KeyboardInterrupt:
+        interrupted = True
+    return _outcome(state, clock() - start, interrupted)
 
 
 class _State:
@@ -92,8 +99,8 @@ class _State:
         self.seen: dict[str, dict[int, Measured]] = {name: {} for name in [reference, *self.names]}
         self.failed: dict[str, str] = {}
 
-    def task(self, visit: int) -> str:
-        return self.tasks[self.order[visit % len(self.order)]]
+    def prompt(self, visit: int) -> int:
+        return self.order[visit % len(self.order)]
 
     def common(self, names: Sequence[str]) -> list[int]:
         """Visits in which the reference and all of these were measured."""
@@ -103,7 +110,7 @@ class _State:
         """Speed over the reference's, averaged over tasks."""
         by_task: dict[str, list[int]] = {}
         for visit in self.common([name]) if visits is None else visits:
-            by_task.setdefault(self.task(visit), []).append(visit)
+            by_task.setdefault(self.tasks[self.prompt(visit)], []).append(visit)
         ratios = [self._speed(name, group) / self._speed(self.reference, group) for group in by_task.values()]
         return fmean(ratios) if ratios else 0.0
 
@@ -126,7 +133,6 @@ def _visit(
 ) -> bool:
     """Measure the reference and all who are left on the next prompt; False if time ran out within it."""
     begun, visit = clock(), state.visits
-    unit = state.order[visit % len(state.order)]
     names = [state.reference, *state.alive]
     turn = visit % len(names)
     # In the first visit plain decoding goes first, since without it nothing else says anything.
@@ -134,7 +140,7 @@ def _visit(
         if clock() - begun + _expected(state, name) > seconds:
             return False
         try:
-            state.seen[name][visit] = measure(name, unit)
+            state.seen[name][visit] = measure(name, state.prompt(visit))
         except Failed as reason:
             if name == state.reference:
                 raise
@@ -152,15 +158,17 @@ def _expected(state: _State, name: str) -> float:
     return max(of_name) if of_name else max(of_all, default=0.0)
 
 
-def _outcome(state: _State, seconds: float) -> Outcome:
+def _outcome(state: _State, seconds: float, interrupted: bool) -> Outcome:
     scores = {name: state.score(name) for name in state.names if state.common([name]) and name not in state.failed}
     ranked = [name for name in state.ranked() if name in scores]
     best, runner_up = (*ranked[:2], None, None)[:2]
     ratio = low = high = sure = None
-    visits: list[int] = []
-    if best is not None and runner_up is not None and (visits := state.common([best, runner_up])):
+    visits = state.common([best]) if best is not None else []
+    if best is not None and runner_up is not None and (both := state.common([best, runner_up])):
+        visits = both
         ratio = state.score(best, visits) / state.score(runner_up, visits)
-        low, high, sure = _bootstrap(state, best, runner_up, visits)
+        if len(set(map(state.prompt, visits))) >= _FEW:
+            low, high, sure = _bootstrap(state, best, runner_up, visits)
     return Outcome(
         best=best,
         runner_up=runner_up,
@@ -169,19 +177,24 @@ def _outcome(state: _State, seconds: float) -> Outcome:
         low=low,
         high=high,
         sure=sure,
-        prompts=len(visits) or (len(state.common([best])) if best else 0),
+        prompts=len(set(map(state.prompt, visits))),
+        visits=len(visits),
         seconds=seconds,
         unmeasured=tuple(name for name in state.names if name not in scores and name not in state.failed),
         failed=state.failed,
+        interrupted=interrupted,
     )
 
 
 def _bootstrap(state: _State, best: str, other: str, visits: Sequence[int]) -> tuple[float, float, float]:
-    """Bounds of 95 % of the ratios over resampled visits, and the share of them above 1."""
+    """Bounds of 95 % of the ratios over resampled prompts, each with all its visits, and the share of them above 1."""
     draw = random.Random(0)
-    ratios = []
+    by_prompt: dict[int, list[int]] = {}
+    for visit in visits:
+        by_prompt.setdefault(state.prompt(visit), []).append(visit)
+    groups, ratios = list(by_prompt.values()), []
     for _ in range(_RESAMPLES):
-        sample = draw.choices(visits, k=len(visits))
+        sample = [visit for group in draw.choices(groups, k=len(groups)) for visit in group]
         ratios.append(state.score(best, sample) / state.score(other, sample))
     ratios.sort()
     edge = int(0.025 * _RESAMPLES)

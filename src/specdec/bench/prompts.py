@@ -49,7 +49,7 @@ def read_prompts(
         if not line.strip():
             continue
         try:
-            text = line.decode("utf-8").strip()
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             found.append(_parsed(text) if as_json else Prompt("prompts", text))
         except ValueError as error:  # of bytes, of JSON, and ours
             broken.append(f"{path}, line {number}: {_cause(error)}")

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from specdec.core.errors import ConfigError, DataError
 
@@ -25,7 +27,8 @@ class Record:
     identical: greedy ids are those of plain `generate`; None where that was not asked. difference_margin: at the first
         token that differs, how far apart a pass over the common prefix sees the two; None where one text only ends
         earlier, which no rounding explains. repeated: share of the new 8-grams that stood
-        earlier in the same answer. skipped, error: why there are no figures.
+        earlier in the same answer. skipped, error: why there are no figures. run: number of the run that measured it,
+        among all that were read together.
     """
 
     strategy: str
@@ -57,6 +60,7 @@ class Record:
     skipped: str | None = None
     error: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    run: int = 0
 
     @property
     def measured(self) -> bool:
@@ -75,19 +79,23 @@ class Record:
 class Results:
     """A file of JSON lines that grows by one flushed line at a time, so that whatever ends a run, the lines stay.
 
-    The first line of a run says what was measured on what. Raises DataError, with the number of records that are
-    kept, where a line cannot be written.
+    The first line of a run says what was measured on what. model: what is going to be measured; with `append`, a file
+    of another one is refused, since figures of two models cannot be compared. Raises DataError, with the number of
+    records that are kept, where a line cannot be written.
     """
 
-    def __init__(self, path: Path | None, append: bool = False) -> None:
+    def __init__(self, path: Path | None, append: bool = False, model: str | None = None) -> None:
         self.path, self.written = path, 0
         self._file: Any = None
         if path is None:
             return
         try:
-            if path.exists() and path.stat().st_size and not append:
+            if path.is_file() and path.stat().st_size and not append:
                 raise ConfigError(f"--out {path}: the file holds results; give another, or --append to add to them")
+            if append and model is not None and path.is_file():
+                _same_model(path, model)
             self._file = open(path, "ab")  # noqa: SIM115 (held for the whole run)
+            self._start = self._file.tell()
             if self._file.tell() and not _ends_a_line(path):
                 self._file.write(b"\n")  # an earlier run was cut off within a line
         except OSError as error:
@@ -97,13 +105,17 @@ class Results:
         self._write({"kind": "run", **facts})
 
     def add(self, record: Record) -> None:
-        self._write({"kind": "result", **{key: value for key, value in asdict(record).items() if value is not None}})
+        found = {key: value for key, value in asdict(record).items() if value is not None and key != "run"}
+        self._write({"kind": "result", **found})
         self.written += 1
 
     def close(self) -> None:
+        """End the file; of a run that measured nothing, as when its model cannot be loaded, nothing stays."""
         if self._file is None:
             return
         with contextlib.suppress(OSError):  # what could not be written has been said
+            if not self.written:
+                self._file.truncate(self._start)
             self._file.close()
         self._file = None
 
@@ -111,7 +123,8 @@ class Results:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            # A message may hold half a surrogate pair, such as a name of a file does that is not UTF-8.
+            self._file.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -125,7 +138,7 @@ def read_results(paths: Sequence[Path]) -> tuple[list[Record], list[dict[str, An
 
     A last line that was cut off is left out. Raises DataError where a file cannot be read or holds no record.
     """
-    names = {entry.name for entry in fields(Record)}
+    adapter = TypeAdapter(Record)
     records: list[Record] = []
     heads: list[dict[str, Any]] = []
     left: list[str] = []
@@ -140,16 +153,15 @@ def read_results(paths: Sequence[Path]) -> tuple[list[Record], list[dict[str, An
                 continue
             try:
                 entry = json.loads(line)
-                kind = entry.pop("kind")
-                if kind == "run":
+                if not isinstance(entry, dict) or entry.get("kind") not in ("run", "result"):
+                    raise ValueError("expected an object with `kind`: run or result")
+                if entry.pop("kind") == "run":
                     heads.append(entry)
-                    continue
-                for name in ("judged_by_depth", "accepted_by_depth"):
-                    entry[name] = tuple(entry.get(name, ()))
-                records.append(Record(**{key: value for key, value in entry.items() if key in names}))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                else:
+                    records.append(adapter.validate_python({**entry, "run": len(heads)}))
+            except (ValueError, RecursionError) as error:
                 cut = number == len(lines)  # the last line had no end
-                left.append(f"{path}, line {number}: {'cut off' if cut else f'not a record: {error}'}")
+                left.append(f"{path}, line {number}: {'cut off' if cut else f'not a record: {_why(error)}'}")
         if len(records) == before:
             raise DataError(f"{path}: holds no record of `specdec bench`" + "".join(f"\n  {text}" for text in left))
     return records, heads, left
@@ -161,6 +173,23 @@ def repeated(ids: Sequence[int], n: int = 8) -> float | None:
     if len(grams) < 2:
         return None
     return 1.0 - len(set(grams)) / len(grams)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error) or type(error).__name__
+
+
+def _same_model(path: Path, model: str) -> None:
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("kind") == "run" and entry.get("model") != model:
+            raise ConfigError(f"--out {path}: the file has results of {entry.get('model')}, not of {model}")
 
 
 def _ends_a_line(path: Path) -> bool:

@@ -101,7 +101,8 @@ class Bench:
     def records(self) -> Iterator[Record]:
         """Measure; a strategy that cannot take part or fails gives a record that says so, and the rest goes on.
 
-        An interrupt is raised again after what had been measured on the current prompts.
+        Records come as soon as they are measured; greedy ones on a prompt wait for plain `generate` on it. An interrupt
+        is raised again after those that wait.
         """
         for setting in self.settings:
             yield from self._setting(setting)
@@ -132,21 +133,25 @@ class Bench:
                 names = list(runners)
                 names = [*names[turn % len(names) :], *names[: turn % len(names)]]
                 turn += 1
-                done: dict[str, tuple[Record, Answer | None]] = {}
-                interrupted: BaseException | None = None
+                # A record waits only for the text that its own is compared to.
+                awaited = setting.greedy and plain in names
+                waiting: list[tuple[Record, Answer | None]] = []
+                reference: Answer | None = None
                 try:
                     for name in names:
                         record = Record(name, unit.task, unit.number, repeat, len(ids), **fields)
-                        done[name] = self.measure(runners[name], record, ids, mask)
-                except KeyboardInterrupt as stop:
-                    interrupted = stop
-                reference = done[plain][1] if plain in done and setting.greedy else None
-                for record, answer in done.values():
-                    if answer is not None and reference is not None:
-                        record = self.compared(record, answer, reference, ids, mask)
-                    yield record
-                if interrupted is not None:
-                    raise interrupted
+                        waiting.append(self.measure(runners[name], record, ids, mask))
+                        if name == plain:
+                            reference, awaited = waiting[-1][1] if setting.greedy else None, False
+                        while waiting and not awaited:
+                            record, answer = waiting[0]
+                            if answer is not None and reference is not None:
+                                record = self.compared(record, answer, reference, ids, mask)
+                            del waiting[0]
+                            yield record
+                except KeyboardInterrupt:
+                    yield from (record for record, _ in waiting)
+                    raise
 
     def loaded(self, setting: Setting) -> tuple[Any, Any]:
         """Model and tokenizer of a setting; one dtype is held at a time."""

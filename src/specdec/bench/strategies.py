@@ -55,7 +55,7 @@ class Contender:
         name, sign, spec = text.partition("=")
         if not sign or not _NAME.fullmatch(name):
             name = spec = text
-        name, spec = name.strip(), spec.strip()
+        name, spec = " ".join(name.split()), spec.strip()  # a name fits on a line
         head, _, argument = spec.partition(":")
         if spec == PLAIN:
             if name != PLAIN:

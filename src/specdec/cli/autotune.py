@@ -37,7 +37,10 @@ def autotune(
     seed: int = typer.Option(7, help="Seed of the sampling."),
     chat: bool = typer.Option(True, "--chat/--no-chat", help="Use the tokenizer's chat template, if any."),
 ) -> None:
-    """Measure strategies on a model, the slower half leaving each round, and write the fastest as a config."""
+    """Measure strategies on a model, the slower half leaving each round, and write the fastest as a config.
+
+    After Ctrl-C the fastest of what was measured is written, with status 130.
+    """
     if out.suffix not in (".yaml", ".yml", ".json"):
         raise ConfigError(f"--out {out}: expected a .yaml or .json file")
     if out.exists():
@@ -79,3 +82,5 @@ def autotune(
         raise DataError(f"--out {out}: cannot be written: {error.strerror}; the config is:\n{text}") from error
     load_config(out)
     typer.echo(f"written to {out}", err=True)
+    if choice.outcome.interrupted:
+        raise typer.Exit(130)

@@ -81,12 +81,12 @@ def bench(
         model, compared, texts, points, tokens=tokens, repeats=repeats, seed=seed, chat=chat,
         say=lambda text: console.print(text, highlight=False, markup=False),
     )  # fmt: skip
-    results = Results(out, append)
+    results = Results(out, append, model)
     results.head(run.facts)
     records: list[Record] = []
     stopped = False
     columns = (
-        bars.TextColumn("{task.description}"),
+        bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(30),
         bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),

@@ -18,13 +18,20 @@ _FACTS = ("model", "machine", "gpu", "threads", "torch", "transformers", "specde
 def markdown(
     records: Iterable[Record], runs: Sequence[Mapping[str, Any]] = (), baseline: str = PLAIN, notes: Sequence[str] = ()
 ) -> str:
-    """A section a setting: one table of all columns, and what is slower than plain `generate`."""
+    """A section a setting: one table of all columns, and what is slower than the baseline."""
     parts = ["# Benchmark"]
     for run in runs:
         parts.append(", ".join(f"{name} {run[name]}" for name in _FACTS if run.get(name) is not None))
+    base = "plain `generate`" if baseline == PLAIN else baseline
     parts.append(
-        "Speed is against plain `generate` in the same run: tokens over seconds of each task, averaged over tasks. "
-        "Medians and quartiles are over prompts. Repeated: share of the 8-grams of an answer that stood in it before."
+        f"Speed is against {base} in the same run: tokens over seconds of each task, averaged over tasks, as tokens a "
+        "pass are. tokens/s, shares by depth and shares of the time are of all prompts together; medians and quartiles "
+        "are over prompts. Kept by depth: share of the passes that kept a drafted token at depth 1, 2, and so on; "
+        "accepted / judged: of the tokens drafted at that depth, of which a tree has many. Peak memory is that of the "
+        "device on a GPU, elsewhere of the process, with all models of the run. Plain's text: greedy answers that are "
+        "plain `generate`'s. Near-ties: tokens at which the two best were closer than passes of different widths "
+        "round. "
+        "Repeated: share of the 8-grams of an answer that stood in it before."
     )
     for summary in summarise(records, baseline):
         rows = [cells(line, summary.tasks) for line in summary.lines]

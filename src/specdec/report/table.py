@@ -12,13 +12,15 @@ __all__ = ["cells", "heads", "show"]
 
 _NONE = "-"
 _WIDE = 180
+_DEPTHS = 6
 
 
 def heads(summary: Summary) -> list[str]:
     """Names of the columns of `cells`."""
     return [
-        "strategy", "tokens/s", "speed", "median (quartiles)", *summary.tasks, "tokens a pass", "accepted by depth",
-        "draft/target/verify/rest", "peak memory", "plain's text", "near-ties", "repeated", "guarantee", "failed",
+        "strategy", "tokens/s", "speed", "median (quartiles)", *summary.tasks, "tokens a pass", "kept by depth",
+        "accepted / judged", "draft/target/verify/rest", "peak memory", "plain's text", "near-ties", "repeated",
+        "guarantee", "failed",
     ]  # fmt: skip
 
 
@@ -43,11 +45,12 @@ def cells(line: Line, tasks: Sequence[str]) -> list[str]:
         spread,
         *(_number(ratios.get(task), "{:.2f}x") for task in tasks),
         _number(line.tokens_per_pass, "{:.2f}"),
-        " ".join(f"{share:.2f}" for share in line.acceptance[:8]) or _NONE,
+        _shares(line.kept),
+        _shares(line.acceptance),
         " ".join(f"{share:.0%}" for share in line.shares) if line.shares else _NONE,
         _number(line.memory and line.memory / 2**20, "{:.0f} MiB"),
         same,
-        str(line.near_ties) if line.near_ties is not None else _NONE,
+        "{} of {}".format(*line.near_ties) if line.near_ties is not None else _NONE,
         _number(line.repeated, "{:.0%}"),
         line.guarantee or _NONE,
         f"skipped: {line.skipped}" if line.skipped and not line.prompts else str(line.failed) if line.failed else "",
@@ -58,6 +61,7 @@ def show(records: Iterable[Record], title: str = "", baseline: str = PLAIN) -> N
     """Print a summary of each setting: speed by task, then what explains it, then what is slower than plain."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     if not console.is_terminal:
@@ -66,15 +70,26 @@ def show(records: Iterable[Record], title: str = "", baseline: str = PLAIN) -> N
         rows = [cells(line, summary.tasks) for line in summary.lines]
         names = heads(summary)
         first = 4 + len(summary.tasks)
-        for at, columns in enumerate((range(1, first), range(first, len(names)))):
+        # Three tables, which fit a terminal, in the place of one that does not.
+        for at, columns in enumerate((range(1, first), range(first, first + 5), range(first + 5, len(names)))):
             kept = [column for column in columns if any(row[column] not in ("", _NONE) for row in rows)]
+            if not kept:
+                continue
             about = ", ".join(text for text in (title, str(summary.setting)) if text) if at == 0 else None
-            made = Table(names[0], *(names[column] for column in kept), title=about, title_justify="left")
+            # Text and not markup: a name may hold what rich would take for a style.
+            made = Table(title=about and Text(about), title_justify="left")
+            for head in (names[0], *(names[column] for column in kept)):
+                made.add_column(Text(head))
             for row in rows:
-                made.add_row(row[0], *(row[column] for column in kept))
+                made.add_row(*(Text(entry) for entry in (row[0], *(row[column] for column in kept))))
             console.print(made)
         for text in slower(summary):
             console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _shares(by_depth: Sequence[float]) -> str:
+    """The first ones; deeper tokens are few, and the plots have them."""
+    return " ".join(f"{share:.2f}" for share in by_depth[:_DEPTHS]) or _NONE
 
 
 def _number(value: float | None, shape: str) -> str:
