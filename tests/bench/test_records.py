@@ -127,6 +127,13 @@ def test_a_file_without_records_is_refused(tmp_path, text):
         read_results([path])
 
 
+def test_a_file_of_something_else_is_not_spelt_out_to_its_end(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text("no\n" * 1000)
+    with pytest.raises(DataError, match=r"line 5: not a record: .*\n  and 995 more lines$"):
+        read_results([path])
+
+
 def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_results([tmp_path / "none.jsonl"])

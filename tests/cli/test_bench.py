@@ -6,11 +6,13 @@ import itertools
 import json
 
 import pytest
+import torch
 
 from specdec import Decoder
 from specdec.bench import run as module
 from specdec.bench.record import read_results
 from specdec.core.config import load_config
+from specdec.core.errors import ModelNotFoundError
 from tests.bench.tiny import load, model
 
 LINES = [
@@ -130,6 +132,53 @@ def test_autotune_writes_a_config_that_a_decoder_is_made_from(specdec, prompts, 
     assert config.target.model == "tiny" and config.drafter.type in ("none", "jacobi", "merge")
     decoder = Decoder.from_config(out, target=model())
     assert decoder.config.drafter == config.drafter
+    ids = torch.tensor([[40, 41, 42, 40, 41, 42]])
+    call = {"max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(decoder.generate(ids, **call), model().generate(ids, **call))
     assert "there is such a file" in specdec(*arguments).stderr
     assert "expected a .yaml or .json" in specdec("autotune", "tiny", "--out", tmp_path / "x.txt").stderr
     assert "there is no folder" in specdec("autotune", "tiny", "--out", tmp_path / "no" / "x.yaml").stderr
+
+
+def test_an_interrupted_search_writes_its_choice(specdec, prompts, tmp_path, monkeypatch):
+    from specdec.bench import autotune as tuning
+
+    monkeypatch.setitem(tuning.autotune.__kwdefaults__, "load", load)
+    measure, calls = module.Bench.measure, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(module.Bench, "measure", interrupted)
+    out = tmp_path / "decoder.yaml"
+    given = ("--tokens", 4, "--out", out, "--only-given", "-d", "{type: jacobi,\n block_size: 3}")
+    done = specdec("autotune", "tiny", "--prompts", prompts, *given)
+    assert done.exit_code == 130 and "the search was interrupted" in done.stdout
+    assert load_config(out).drafter.type in ("none", "jacobi", "merge")
+
+
+def test_figures_of_two_models_are_not_put_into_one_file(specdec, prompts, tmp_path):
+    out = tmp_path / "results.jsonl"
+    common = ("--prompts", prompts, "--per-task", 1, "--tokens", 4, "--out", out, "-s", "jacobi")
+    assert specdec("bench", "tiny", *common).exit_code == 0
+    before = out.read_text()
+    refused = specdec("bench", "other", *common, "--append")
+    assert refused.exit_code == 1 and "has results of tiny, not of other" in refused.stderr
+    assert specdec("bench", "tiny", *common, "--append").exit_code == 0
+    assert out.read_text().startswith(before) and len(read_results([out])[0]) == 8
+
+
+def test_a_model_that_cannot_be_loaded_leaves_an_empty_file(specdec, prompts, tmp_path, monkeypatch):
+    def missing(name, **options):
+        raise ModelNotFoundError(f"{name} is nowhere")
+
+    out = tmp_path / "results.jsonl"
+    common = ("bench", "tiny", "--prompts", prompts, "--tokens", 4, "--out", out, "-s", "jacobi")
+    with monkeypatch.context() as patched:
+        patched.setitem(module.Bench.__init__.__kwdefaults__, "load", missing)
+        assert "tiny is nowhere" in specdec(*common).stderr
+    assert out.read_text() == ""
+    assert specdec(*common).exit_code == 0, "the next run is not told that the file holds results"

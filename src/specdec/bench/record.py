@@ -16,6 +16,8 @@ from specdec.core.errors import ConfigError, DataError
 
 __all__ = ["Record", "Results", "read_results", "repeated"]
 
+_SHOWN = 5  # lines of a wrong file that an error spells out
+
 
 @dataclass(frozen=True)
 class Record:
@@ -163,7 +165,9 @@ def read_results(paths: Sequence[Path]) -> tuple[list[Record], list[dict[str, An
                 cut = number == len(lines)  # the last line had no end
                 left.append(f"{path}, line {number}: {'cut off' if cut else f'not a record: {_why(error)}'}")
         if len(records) == before:
-            raise DataError(f"{path}: holds no record of `specdec bench`" + "".join(f"\n  {text}" for text in left))
+            of_file = [f"\n  {text}" for text in left if text.startswith(f"{path}, ")]
+            more = [f"\n  and {len(of_file) - _SHOWN} more lines"] if len(of_file) > _SHOWN else []
+            raise DataError("".join([f"{path}: holds no record of `specdec bench`", *of_file[:_SHOWN], *more]))
     return records, heads, left
 
 

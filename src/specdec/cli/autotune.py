@@ -66,7 +66,7 @@ def autotune(
     with console.status(f"measuring for at most {minutes:g} minutes"):
         choice = run(
             model, tried, texts, minutes=minutes, setting=setting, tokens=tokens, seed=seed, chat=chat,
-            say=lambda text: console.print(text, highlight=False, markup=False),
+            say=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
         )  # fmt: skip
     typer.echo(choice.claim)
     if choice.config is None:

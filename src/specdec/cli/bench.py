@@ -79,7 +79,7 @@ def bench(
     console = Console(stderr=True)
     run = Bench(
         model, compared, texts, points, tokens=tokens, repeats=repeats, seed=seed, chat=chat,
-        say=lambda text: console.print(text, highlight=False, markup=False),
+        say=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
     )  # fmt: skip
     results = Results(out, append, model)
     results.head(run.facts)
