@@ -21,7 +21,7 @@ def main(name: str = "smollm2-135m", tokens: int = 48) -> None:
         verifier=Walk(),
         scheduler=Fixed(depth=5, nodes=16),
     )
-    inputs = tokenizer("one two three one two three one two", return_tensors="pt")
+    inputs = tokenizer("the sea and the sky and the sea and the sky and the", return_tensors="pt")
     stream = decoder.stream(
         input_ids=inputs["input_ids"],
         attention_mask=inputs["attention_mask"],

@@ -42,7 +42,7 @@ def main(name: str = "smollm2-135m", tokens: int = 48) -> None:
     except ConfigError as error:
         print(f"refused: {error}\n")
 
-    inputs = again.tokenizer("one two three one two three one two", return_tensors="pt")
+    inputs = again.tokenizer("the sea and the sky and the sea and the sky and the", return_tensors="pt")
     out = again.generate(
         input_ids=inputs["input_ids"],
         attention_mask=inputs["attention_mask"],

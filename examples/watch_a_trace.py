@@ -19,7 +19,7 @@ def main(name: str = "smollm2-135m", out: str = "trace.html", show: bool = False
     model, tokenizer = load_model(name)
     # Always as much, so that there is something to see; the default scheduler drafts what pays.
     decoder = Decoder(model, drafter=Merge(PromptLookup(), TokenRecycling()), scheduler=Fixed(depth=5, nodes=16))
-    encoded = tokenizer("one two three one two three one two", return_tensors="pt")
+    encoded = tokenizer("the sea and the sky and the sea and the sky and the", return_tensors="pt")
     inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
     trace = record(decoder, tokenizer, inputs, max_new_tokens=tokens, do_sample=False)
     # One file, which needs neither network nor server. It holds the prompt and the text.

@@ -126,7 +126,7 @@ def main(name: str = "smollm2-135m", tokens: int = 48, examples: int = 25) -> No
     with use(PluginManager.from_modules([sys.modules[__name__]], strict=True)):
         model, tokenizer = load_model(name, dtype="float32")
         decoder = Decoder.from_config({"drafter": {"type": "pairs", "max_tokens": 6}}, target=model)
-        encoded = tokenizer("one two three one two three one two", return_tensors="pt")
+        encoded = tokenizer("the sea and the sky and the sea and the sky and the", return_tensors="pt")
         inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
         options = {"max_new_tokens": tokens, "do_sample": False}
         out = decoder.generate(**inputs, **options, return_dict_in_generate=True)
