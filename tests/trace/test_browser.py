@@ -31,6 +31,7 @@ document.getElementById('round').dispatchEvent(new Event('input', {bubbles: true
 note();
 const boxes = document.querySelectorAll('#tree g').length, table = document.querySelectorAll('#nodes tr').length;
 document.body.dataset.seen = JSON.stringify({seen, boxes, table, title: document.title,
+  charts: [...document.querySelectorAll('#page-explore svg')].map((one) => one.querySelectorAll('polyline').length),
   text: document.getElementById('text').textContent, speed: document.getElementById('said-speed').textContent});
 """
 
@@ -93,6 +94,7 @@ def test_the_page_in_a_browser(numbers, tmp_path):
     whole = "".join(found["text"][str(token)] for token in (*found["prompt"], *tokens))
     assert got["text"] == whole.replace("⏎", "⏎\n")
     assert got["title"] == "specdec trace: tiny"
+    assert got["charts"] == [3, 2, 2, 2, 2]
     assert got["speed"].startswith("Drafting costs more than it brings")
 
 

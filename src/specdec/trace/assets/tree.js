@@ -25,7 +25,7 @@ function showTree(one) {
   const { places, lines } = layout(one);
   const deepest = Math.max(...[...places.values()].map((place) => place.depth));
   // As wide as the panel has room for, so that deep drafts fit; narrow nodes say less.
-  const wide = Math.min(158, Math.max(108, Math.floor(((byId("tree").clientWidth || 800) + 16) / (deepest + 1))));
+  const wide = Math.min(158, Math.max(104, Math.floor(((byId("tree").clientWidth || 800) + 16) / (deepest + 1))));
   const high = 44, box = { width: wide - 24, height: 36 }, narrow = box.width < 128, most = Math.floor((box.width - 12) / 7.9);
   const width = deepest * wide + box.width + 8, height = lines * high + 6;
   const picture = draw("svg", {
@@ -40,7 +40,7 @@ function showTree(one) {
     const group = draw("g", { "data-fate": kind }), sign = SIGNS[kind] ? `${SIGNS[kind]} ` : "";
     group.append(draw("title", {}, hint));
     group.append(draw("rect", { class: `node ${kind}`, x: x(place), y: y(place), rx: 6, ...box }));
-    group.append(draw("text", { class: kind, x: x(place) + 7, y: y(place) + 15 }, sign + clipped(spaced(shown(token)), most - sign.length - who.length)));
+    group.append(draw("text", { class: kind, x: x(place) + 7, y: y(place) + 15 }, sign + clipped(spaced(shown(token)), most - sign.length - (who ? who.length + 1 : 0))));
     if (who) group.append(draw("text", { class: "who", x: x(place) + box.width - 6, y: y(place) + 15, "text-anchor": "end" }, who));
     group.append(draw("text", { class: "small", x: x(place) + 7, y: y(place) + 30 }, note));
     picture.append(group);
