@@ -52,7 +52,7 @@ function showTree(one) {
   }
   for (const [name, place] of places) {
     if (name === -1) node(place, one.anchor, "anchor", "last token", `${shown(one.anchor)}: the last token of the text`);
-    else if (name === "bonus") node(place, one.tokens[one.kept], "bonus", "target's own", `${shown(one.tokens[one.kept])}: the target's own token`);
+    else if (name === "bonus") node(place, one.tokens[one.kept], "bonus", "bonus", `${shown(one.tokens[one.kept])}: the target's own token`);
     else {
       const { t, f, c, v, s, q, k } = one.nodes[name], by = draftedBy(one, name);
       const more = q === undefined ? `path ${percent(v)}` : `q ${percent(q)}`;
