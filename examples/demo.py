@@ -76,7 +76,7 @@ def main() -> int:
     """Run every task and return the exit status."""
     parser = argparse.ArgumentParser(description="A decoder against plain generate on tasks that copy.")
     parser.add_argument("--model", default=MODEL, help="hub id, folder, .gguf file or alias")
-    parser.add_argument("--drafter", metavar="NAME[:ARG]", help="as of `specdec generate`; by default the best")
+    parser.add_argument("--drafter", metavar="NAME[:ARG]", help="as of `specdec generate`")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16, float16 or float32")
     parser.add_argument("--device", help="where the model runs, for example cuda")
     parser.add_argument("--max-new-tokens", type=int, default=160)
@@ -91,7 +91,7 @@ def main() -> int:
     console.print(f"loading {options.model} ...")
     model, tokenizer = load_model(options.model, options.dtype, device=options.device)
     try:
-        decoder = Decoder.from_config({"drafter": parse_drafter(options.drafter or best(options.model))}, target=model)
+        decoder = Decoder.from_config({"drafter": parse_drafter(options.drafter or usual(options.model))}, target=model)
     except SpecdecError as error:
         parser.error(f"--drafter {options.drafter}: {error}")
     marks = Marks(decoder, console)
@@ -178,8 +178,8 @@ class Marks:
         return line.append("and the model's own")
 
 
-def best(model: str) -> str:
-    """The drafter for a model, as `specdec generate --drafter` names it."""
+def usual(model: str) -> str:
+    """The drafter for a model where none is named, as `specdec generate --drafter` would name it."""
     if model == MODEL and (HEAD / "model.safetensors").is_file():
         return f"merge:prompt-lookup,eagle2:{HEAD}"
     return "prompt-lookup"

@@ -84,12 +84,12 @@ def test_marks(demo):
     assert demo.Marks(Decoder(chatty.target(), PromptLookup()), plain).names == ["prompt-lookup"]
 
 
-def test_the_default_is_the_best_there_is(demo, monkeypatch, tmp_path):
-    assert demo.best("some/other") == "prompt-lookup"
+def test_the_default_takes_the_head_where_there_is_one(demo, monkeypatch, tmp_path):
+    assert demo.usual("some/other") == "prompt-lookup"
     monkeypatch.setattr(demo, "HEAD", tmp_path)
-    assert demo.best(demo.MODEL) == "prompt-lookup"
+    assert demo.usual(demo.MODEL) == "prompt-lookup"
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert demo.best(demo.MODEL) == f"merge:prompt-lookup,eagle2:{tmp_path}"
+    assert demo.usual(demo.MODEL) == f"merge:prompt-lookup,eagle2:{tmp_path}"
 
 
 def test_a_drafter_that_there_is_not_is_said(demo, folder, monkeypatch, capsys):
