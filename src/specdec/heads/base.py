@@ -14,15 +14,11 @@ from torch import Tensor, nn
 
 from specdec.core.errors import CheckpointError
 from specdec.core.interfaces import Target
+from specdec.core.mark import mark
 from specdec.heads import files
 from specdec.heads.config import HeadConfig, TargetFacts, checked_ids
 
 _WHOLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def _mark(tensor: Tensor) -> tuple[int, int]:
-    """Differs after the tensor was written to or replaced."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 class Borrowed:
@@ -36,10 +32,10 @@ class Borrowed:
         """Weight and bias of the LM head at `ids`, copied anew only after one of them changed."""
         module: Any = self.lm_head
         bias = getattr(module, "bias", None)
-        mark = (_mark(module.weight), _mark(ids), None if bias is None else _mark(bias))
-        if self._rows is None or self._rows[0] != mark:
+        state = (mark(module.weight), mark(ids), None if bias is None else mark(bias))
+        if self._rows is None or self._rows[0] != state:
             at = ids.to(module.weight.device)
-            self._rows = mark, (module.weight.detach()[at], None if bias is None else bias.detach()[at])
+            self._rows = state, (module.weight.detach()[at], None if bias is None else bias.detach()[at])
         return self._rows[1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Borrowed:
@@ -115,7 +111,7 @@ class Head(nn.Module):
         """
         head = self
         if self.device != device or self.dtype != dtype:
-            state = [_mark(tensor) for tensor in (*self.parameters(), *self.buffers())]
+            state = [mark(tensor) for tensor in (*self.parameters(), *self.buffers())]
             if self._moved is None or self._moved[0] != (device, dtype, state):
                 self._moved = self._served = None
                 with torch.inference_mode(False):

@@ -17,6 +17,7 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 from specdec.core.errors import UnsupportedOptionError
+from specdec.core.mark import mark
 from specdec.targets.cached_lm import CachedLM, Inputs
 from specdec.targets.compat import min_dtype
 from specdec.targets.kv import SlotCache, Write
@@ -62,12 +63,21 @@ class Passes:
         self.seconds = 0.0
         self.lock = threading.RLock()
 
+    def follow(self, model: nn.Module) -> None:
+        """Forget all passes if the model's weights are no longer those that they hold."""
+        weights = [mark(parameter) for parameter in model.parameters()]
+        with self.lock:
+            if weights != self.weights:
+                self.made, self.weights = {}, weights
+
 
 _PASSES: weakref.WeakKeyDictionary[nn.Module, Passes] = weakref.WeakKeyDictionary()
 
 
 class CompiledLM(CachedLM):
     """Runs the passes of a `CachedLM` through `torch.compile`, padded to a closed set of static shapes.
+
+    One is made for a generation, which is when a change of the weights is noticed.
 
     A pass outside the set runs as it is: those over prompts, which have any length, and those wider than the widest.
     On a GPU a compiled pass is a CUDA graph. On a CPU each one keeps the model's weights once more, in the layout of
@@ -77,6 +87,8 @@ class CompiledLM(CachedLM):
     def __init__(self, plain: CachedLM) -> None:
         self.plain = plain
         self.model, self.spec, self.dtype = plain.model, plain.spec, plain.dtype
+        if _freezes(self.device):
+            self.passes.follow(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -118,8 +130,6 @@ class CompiledLM(CachedLM):
         )
         passes = self.passes
         with passes.lock:
-            if (weights := _weights(self.model) if _freezes(self.device) else []) != passes.weights:
-                passes.made, passes.weights = {}, weights
             made = passes.made.get(shape)
             out, features = self._first(shape, given) if made is None else self._call(made, shape, given)
         return out[:, :count], {name: values[:, :count] for name, values in features.items()}
@@ -169,11 +179,6 @@ class CompiledLM(CachedLM):
 def _freezes(device: torch.device) -> bool:
     """Whether passes hold weights in the layout of their kernels: on a CPU, where that is worth up to half the time."""
     return device.type == "cpu"
-
-
-def _weights(model: nn.Module) -> list[tuple[int, int]]:
-    """Tells one state of a model's weights from another: places in memory, and how often each was written."""
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
 
 
 def _store(found: dict[str, Tensor], name: str, take: Callable[[], Any]) -> None:
