@@ -30,7 +30,7 @@ from smollm2 import prompts_of  # beside this script
 
 from specdec import Decoder, load_model
 from specdec.analysis.calibration import Calibration, Places, judged_nodes
-from specdec.cli.generate import parse_drafter
+from specdec.cli.decoding import parse_drafter
 from specdec.core.config import load_config
 from specdec.core.interfaces import Drafter, DraftSession
 from specdec.core.state import Budget, Context, Outcome, Row

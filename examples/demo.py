@@ -32,7 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec import Decoder, load_model
-from specdec.cli.generate import parse_drafter
+from specdec.cli.decoding import parse_drafter
 from specdec.core.errors import SpecdecError
 from specdec.core.state import Outcome
 

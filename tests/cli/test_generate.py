@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec.cli.generate import parse_drafter
+from specdec.cli.decoding import parse_drafter
 from specdec.core.errors import ConfigError
 
 TEXT = "the cat sat on a mat and dog ran to red barn user assistant : ."

@@ -113,7 +113,7 @@ def _decoder(spec: str) -> DecoderConfig:
         return load_config(read if "drafter" in read else {"drafter": read})
     if Path(spec).suffix in (".yaml", ".yml", ".json"):
         return load_config(spec)
-    from specdec.cli.generate import parse_drafter  # the one reader of the short form
+    from specdec.cli.decoding import parse_drafter  # the one reader of the short form
 
     parsed: dict[str, Any] = parse_drafter(spec)
     return load_config({"drafter": parsed})

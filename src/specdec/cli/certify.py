@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from specdec.cli.generate import parse_drafter
+from specdec.cli.decoding import parse_drafter
 from specdec.core.config import TargetConfig
 from specdec.core.errors import InvalidPromptError
 from specdec.plugins.manager import discover

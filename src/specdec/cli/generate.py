@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import typer
 
-from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, load_config
-from specdec.core.errors import ConfigError, InvalidPromptError
-from specdec.plugins.manager import discover
+from specdec.cli.decoding import (
+    Chat,
+    ConfigFile,
+    DrafterName,
+    Dtype,
+    Model,
+    Prompt,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    composed,
+    decoder_config,
+    prompt_text,
+    sampling_options,
+)
 
-__all__ = [
-    "decoder_config",
-    "encode",
-    "generate",
-    "load_target",
-    "parse_drafter",
-    "prompt_text",
-    "sampling_options",
-]
-
-# Options that `NAME:ARG` can mean, in this order.
-_ARGUMENTS = ("model", "checkpoint")
-_REVISION = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
+__all__ = ["generate"]
 
 
 def generate(
-    model: str | None = typer.Option(None, help="Hub id, folder, .gguf file or alias of the target."),
-    drafter: str | None = typer.Option(
-        None, metavar="NAME[:ARG]", help="Drafter, with its model, checkpoint or drafters; prompt-lookup if not given."
-    ),
-    config: Path | None = typer.Option(None, help="Decoder config, YAML or JSON, instead of --drafter."),
-    prompt: str | None = typer.Option(None, help="The prompt; read from standard input if not given."),
+    model: Model = None,
+    drafter: DrafterName = None,
+    config: ConfigFile = None,
+    prompt: Prompt = None,
     max_new_tokens: int = typer.Option(256, min=1, help="Most tokens to generate."),
-    temperature: float | None = typer.Option(None, min=0.0, help="Sample at this temperature; 0 is greedy."),
-    top_p: float | None = typer.Option(None, min=0.0, max=1.0, help="Sample from this much probability."),
-    top_k: int | None = typer.Option(None, min=1, help="Sample from the k most probable tokens."),
-    seed: int | None = typer.Option(None, help="Seed of the sampling."),
-    chat: bool = typer.Option(True, "--chat/--no-chat", help="Use the tokenizer's chat template, if any."),
-    dtype: str | None = typer.Option(None, help="Number type of the weights, such as bfloat16."),
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    chat: Chat = True,
+    dtype: Dtype = None,
     stats: bool = typer.Option(False, "--stats", help="Print acceptance, guarantee and speed too."),
 ) -> None:
     """Generate text; without sampling options the most probable token is taken each time."""
@@ -53,15 +48,9 @@ def generate(
     # Imported here, after everything that can be wrong without them: they take seconds.
     from transformers import TextStreamer
 
-    import specdec
     from specdec.result import DecoderOutput
 
-    target = whole.target
-    assert isinstance(target, TargetConfig)
-    network, tokenizer = load_target(target)
-    decoder = specdec.Decoder.from_config(whole, target=network)
-    inputs = encode(tokenizer, text, chat)
-    inputs = {key: value.to(network.device) for key, value in inputs.items()}
+    decoder, tokenizer, inputs = composed(whole, text, chat)
     start = time.perf_counter()
     result = decoder.generate(
         **inputs,
@@ -79,101 +68,3 @@ def generate(
         typer.echo(f"{result.stats.acceptance_rate:.2f} acceptance rate", err=True)
         typer.echo(f"{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens a second", err=True)
         typer.echo(f"guarantee: {result.guarantee}", err=True)
-
-
-def parse_drafter(text: str) -> dict[str, Any]:
-    """The config that `NAME[:ARG]` stands for.
-
-    ARG is the model or checkpoint of the drafter, or the drafters that it wraps: `merge:prompt-lookup,draft-model:ID`.
-    Of a hub id a revision can be named, as in `eagle3:owner/name@main`.
-    """
-    name, colon, argument = text.partition(":")
-    if not colon:
-        return {"type": name}
-    fields = discover().registry.get("drafter", name).load_config().model_fields
-    if "drafters" in fields:
-        return {"type": name, "drafters": [parse_drafter(part.strip()) for part in argument.split(",")]}
-    option = next((option for option in _ARGUMENTS if option in fields), None)
-    if option is None:
-        raise ConfigError(
-            f"--drafter {text}: drafter {name!r} takes neither a model nor a checkpoint; "
-            f"write --drafter {name}, or give its options in a file by --config"
-        )
-    pinned = _REVISION.fullmatch(argument)
-    if pinned and "revision" in fields and not Path(argument).exists():
-        return {"type": name, option: pinned[1], "revision": pinned[2]}
-    return {"type": name, option: argument}
-
-
-def decoder_config(model: str | None, drafter: str | None, config: Path | None, dtype: str | None) -> DecoderConfig:
-    """The config that these options of a command stand for; raises ConfigError where they do not fit together."""
-    if config is not None and drafter is not None:
-        raise ConfigError("--drafter and --config both name the drafter; give one of them")
-    if config is None:
-        if model is None:
-            raise ConfigError("no target: give --model with a hub id, folder or alias, or --config with a target")
-        return load_config(
-            {"target": {"model": model, "dtype": dtype}, "drafter": parse_drafter(drafter or "prompt-lookup")}
-        )
-    whole = load_config(config)
-    target: StrategyConfig | None = whole.target
-    if model is not None:
-        target = load_config({"target": {"model": model, "dtype": dtype}, "drafter": "none"}).target
-    elif dtype is not None and isinstance(target, TargetConfig):
-        target = TargetConfig.model_validate({**target.model_dump(), "dtype": dtype})
-    if not isinstance(target, TargetConfig):
-        raise ConfigError(f"{config}: the config has no target of type 'hf'; add one or give --model")
-    return whole.model_copy(update={"target": target})
-
-
-def prompt_text(prompt: str | None) -> str:
-    """The prompt, from standard input where none is given; raises InvalidPromptError where it is empty."""
-    if prompt is None:
-        if sys.stdin.isatty():
-            raise InvalidPromptError("no prompt: give --prompt, or write it to standard input")
-        prompt = sys.stdin.read()
-    if not prompt.strip():
-        raise InvalidPromptError("the prompt is empty; give --prompt with a text, or write one to standard input")
-    return prompt
-
-
-def sampling_options(
-    temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None
-) -> dict[str, Any]:
-    """Options of `generate`; without any of these decoding is greedy."""
-    given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
-    if temperature == 0 or all(value is None for value in given.values()):
-        return {"do_sample": False}
-    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if seed is not None:
-        options["seed"] = seed
-    return {"do_sample": True, **options}
-
-
-def load_target(target: TargetConfig) -> tuple[Any, Any]:
-    """Model and tokenizer; raises ConfigError where there is no tokenizer."""
-    import specdec
-
-    more: dict[str, Any] = {}
-    if target.trust_remote_code:
-        more["trust_remote_code"] = True
-    if target.revision is not None:
-        more["revision"] = target.revision
-    network, tokenizer = specdec.load_model(target.model, dtype=target.dtype, **more)
-    if tokenizer is None:
-        raise ConfigError(f"{target.model}: the model has no tokenizer, which generating text needs")
-    return network, tokenizer
-
-
-def encode(tokenizer: Any, text: str, chat: bool) -> dict[str, Any]:
-    """A prompt as inputs of `generate`, in the tokenizer's chat template where there is one and it is wanted."""
-    if chat and getattr(tokenizer, "chat_template", None):
-        encoded = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
-    else:
-        encoded = tokenizer(text, return_tensors="pt")
-    return {key: encoded[key] for key in ("input_ids", "attention_mask")}

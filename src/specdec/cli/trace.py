@@ -8,7 +8,22 @@ from typing import Any
 
 import typer
 
-from specdec.cli.generate import decoder_config, encode, load_target, prompt_text, sampling_options
+from specdec.cli.decoding import (
+    Chat,
+    ConfigFile,
+    DrafterName,
+    Dtype,
+    Model,
+    Prompt,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    composed,
+    decoder_config,
+    prompt_text,
+    sampling_options,
+)
 from specdec.core.config import TargetConfig
 from specdec.core.errors import DataError
 
@@ -17,22 +32,20 @@ __all__ = ["trace"]
 
 def trace(
     out: Path = typer.Option(..., help="The HTML file to write; needs nothing else to be opened."),
-    model: str | None = typer.Option(None, help="Hub id, folder, .gguf file or alias of the target."),
-    drafter: str | None = typer.Option(
-        None, metavar="NAME[:ARG]", help="Drafter, with its model, checkpoint or drafters; prompt-lookup if not given."
-    ),
-    config: Path | None = typer.Option(None, help="Decoder config, YAML or JSON, instead of --drafter."),
-    prompt: str | None = typer.Option(None, help="The prompt; read from standard input if not given."),
+    model: Model = None,
+    drafter: DrafterName = None,
+    config: ConfigFile = None,
+    prompt: Prompt = None,
     max_new_tokens: int = typer.Option(96, min=1, help="Most tokens to generate."),
     depth: int | None = typer.Option(
         None, min=0, help="Draft so deep in every round; by default as the config or the default scheduler says."
     ),
-    temperature: float | None = typer.Option(None, min=0.0, help="Sample at this temperature; 0 is greedy."),
-    top_p: float | None = typer.Option(None, min=0.0, max=1.0, help="Sample from this much probability."),
-    top_k: int | None = typer.Option(None, min=1, help="Sample from the k most probable tokens."),
-    seed: int | None = typer.Option(None, help="Seed of the sampling."),
-    chat: bool = typer.Option(True, "--chat/--no-chat", help="Use the tokenizer's chat template, if any."),
-    dtype: str | None = typer.Option(None, help="Number type of the weights, such as bfloat16."),
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    chat: Chat = True,
+    dtype: Dtype = None,
 ) -> None:
     """Decode a prompt and write a page that shows every round: draft, verdict, and the text as it grows."""
     whole = decoder_config(model, drafter, config, dtype)
@@ -51,9 +64,7 @@ def trace(
 
     target = whole.target
     assert isinstance(target, TargetConfig)
-    network, tokenizer = load_target(target)
-    decoder = specdec.Decoder.from_config(whole, target=network)
-    inputs = {key: value.to(network.device) for key, value in encode(tokenizer, text, chat).items()}
+    decoder, tokenizer, inputs = composed(whole, text, chat)
     found = record(decoder, tokenizer, inputs, **call)
     found["facts"] = {"model": target.model, **found["facts"], "specdec": specdec.__version__}
     _write(out, page(found, explorers(), f"{target.model} with {decoder.drafter.name}"))
