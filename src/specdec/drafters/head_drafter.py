@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 
 from specdec.core.contracts import Needs
 from specdec.core.draft import Kind
-from specdec.core.errors import ConfigError
 from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.state import Context
 from specdec.drafters.eagle_config import HeadDrafterConfig
@@ -16,7 +15,7 @@ from specdec.drafters.head_session import HeadSession
 from specdec.heads.base import facts_of
 from specdec.heads.decoder import DecoderHead
 from specdec.heads.formats.published import Published
-from specdec.heads.load import open_head
+from specdec.heads.load import loaded_head, open_head
 
 _Self = TypeVar("_Self", bound="HeadDrafter")
 
@@ -34,11 +33,11 @@ class HeadDrafter(Drafter):
     def __init__(
         self, head: DecoderHead | str | os.PathLike[str], *, config: HeadDrafterConfig | None = None, **options: Any
     ) -> None:
-        found: DecoderHead | Any = head
-        if not isinstance(head, DecoderHead):
+        found: DecoderHead | Any
+        if isinstance(head, DecoderHead):
+            found = loaded_head(head, options.get("revision"))
+        else:
             found = open_head(head, config.revision if config else options.get("revision"), self.kind)
-        elif (revision := options.get("revision")) is not None:
-            raise ConfigError(f"revision={revision!r} was given with a head that is loaded already; leave it out")
         if found.kind != self.kind:
             raise TypeError(f"drafter '{self.name}' takes a head of kind '{self.kind}', found one of '{found.kind}'")
         self._head: DecoderHead | None = None

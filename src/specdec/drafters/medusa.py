@@ -24,7 +24,7 @@ from specdec.drafters.growth import worthwhile
 from specdec.drafters.medusa_config import MedusaConfig
 from specdec.heads.base import facts_of
 from specdec.heads.formats.published import Published
-from specdec.heads.load import open_head
+from specdec.heads.load import loaded_head, open_head
 from specdec.heads.medusa import MedusaHead
 from specdec.heads.medusa_config import MedusaHeadConfig
 from specdec.heads.trees import PUBLISHED, StaticTree, cartesian, read_tree
@@ -60,12 +60,11 @@ class Medusa(Drafter):
         revision: str | None = None,
         config: MedusaConfig | None = None,
     ) -> None:
-        if not isinstance(head, MedusaHead):
-            found = open_head(head, config.revision if config else revision, "medusa")
-        elif revision is None:
-            found = head
+        found: Any
+        if isinstance(head, MedusaHead):
+            found = loaded_head(head, revision)
         else:
-            raise ConfigError(f"revision={revision!r} was given with heads that are loaded already; leave it out")
+            found = open_head(head, config.revision if config else revision, "medusa")
         named: Any = tree.paths if isinstance(tree, StaticTree) else tree
         where = found.where or (found.config.target if isinstance(found, MedusaHead) else "") or "-"
         self._config = config or MedusaConfig(checkpoint=where, tree=named, revision=revision)

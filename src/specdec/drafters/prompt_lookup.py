@@ -58,7 +58,7 @@ class _Session(DraftSession):
         self._config = config
         self._indices = {row.index: NGramIndex(config) for row in context.rows}
         self._evidence = {row.index: Evidence() for row in context.rows}
-        self._chances: dict[int, list[float]] = {}  # of each row's last draft
+        self._values: dict[int, list[float]] = {}  # of the nodes of each row's last draft, logs of their chances
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
         return [self._draft(row, budget) for row, budget in zip(rows, budgets, strict=True)]
@@ -75,7 +75,7 @@ class _Session(DraftSession):
             self._indices[row] = NGramIndex(self._config)
 
     def confidences(self, row: Row) -> Tensor | None:
-        return torch.tensor(self._chances.get(row.index, []), dtype=torch.float64)
+        return torch.tensor(self._values.get(row.index, []), dtype=torch.float64).exp()
 
     def _draft(self, row: Row, budget: Budget) -> Draft:
         index, evidence = self._indices[row.index], self._evidence[row.index]
@@ -90,7 +90,7 @@ class _Session(DraftSession):
                 break
         values = evidence.values(len(guess))
         guess = guess[: worthwhile(values, budget, free=True)]
-        self._chances[row.index] = [math.exp(value) for value in values[: len(guess)]]
+        self._values[row.index] = values[: len(guess)]
         return Draft.point(guess) if guess else Draft.empty()
 
 

@@ -6,18 +6,20 @@ import importlib
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from pydantic import ValidationError
 
-from specdec.core.errors import CheckpointError, CheckpointWarning
+from specdec.core.errors import CheckpointError, CheckpointWarning, ConfigError
 from specdec.heads import files
 from specdec.heads.base import Head
 from specdec.heads.config import FORMAT, TargetFacts
 
 if TYPE_CHECKING:
     from specdec.heads.formats.published import Published
+
+_Head = TypeVar("_Head", bound=Head)
 
 # Kind to "module:class", so that only the class that is asked for is imported.
 KINDS = {
@@ -75,6 +77,13 @@ def open_head(x: str | os.PathLike[str], revision: str | None = None, kind: str 
     if found.remarks:
         warnings.warn(f"{found.where}: {'; '.join(found.remarks)}", CheckpointWarning, stacklevel=3)
     return found
+
+
+def loaded_head(head: _Head, revision: str | None) -> _Head:
+    """A head that its user has loaded; raises ConfigError where a revision was named for it nevertheless."""
+    if revision is not None:
+        raise ConfigError(f"revision={revision!r} was given with a head that is loaded already; leave it out")
+    return head
 
 
 def _check_kind(where: str | Path, found: str, kind: str | None) -> None:
