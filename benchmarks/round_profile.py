@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from smollm2 import prompts_of  # beside this script
 
 from specdec import Decoder, load_model
-from specdec.bench.prompts import first_of_each, read_prompts
 from specdec.core.interfaces import Drafter, Scheduler
 from specdec.drafters import Eagle, Eagle2, Merge, NoDraft, PromptLookup
 from specdec.heads.base import Head
@@ -73,10 +73,9 @@ def rounds_of(decoder: Decoder, ids: torch.Tensor, tokens: int, spent: Spent) ->
         now = dict(spent.seconds)
         passed = {name: now[name] - before.get(name, 0.0) for name in now}
         before = now
-        times = event.times
         if event.number == 0:
             continue
-        target, drafter = passed.get("target", 0.0), passed.get("drafter", 0.0)
+        times, target, drafter = event.times, passed.get("target", 0.0), passed.get("drafter", 0.0)
         yield {
             PARTS[0]: target, PARTS[1]: drafter,
             PARTS[2]: times.draft - drafter, PARTS[3]: times.target - target, PARTS[4]: times.verify,
@@ -110,24 +109,19 @@ def main() -> None:
     options = parser.parse_args()
 
     model, tokenizer = load_model(options.model, dtype=options.dtype)
-    prompts = first_of_each(read_prompts(options.prompts), options.per_task)
-    chats = [[{"role": "user", "content": prompt.text}] for prompt in prompts]
-    ids = [
-        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        for chat in chats
-    ]
+    prompts = [ids for _, ids in prompts_of(options.prompts, options.per_task, tokenizer)]
     decoders = {
         name: Decoder(model, drafter, scheduler=scheduler, compile=options.compile)
         for name, (drafter, scheduler) in strategies(load_head(options.head)).items()
         if not options.only or name in options.only
     }
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for number in range(-1, len(ids)):  # the first once more, as a warm-up
+    for number in range(-1, len(prompts)):  # the first once more, as a warm-up
         for name, decoder in decoders.items():
             spent = Spent()
             with ExitStack() as stack:
                 watch_models(stack, spent, model, options.compile)
-                made = list(rounds_of(decoder, ids[max(0, number)]["input_ids"], options.tokens, spent))
+                made = list(rounds_of(decoder, prompts[max(0, number)], options.tokens, spent))
             if number >= 0:
                 found[name] += made
     show(found, options)

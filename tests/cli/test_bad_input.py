@@ -25,8 +25,7 @@ def root(tmp_path_factory):
     target().save_pretrained(root / "target")
     tokenizer(extra=VOCAB - len(LETTERS)).save_pretrained(root / "target")
     Eagle3Head.for_target(target(), draft_ids=range(10, 50)).save(root / "head")
-    chatty.target().save_pretrained(root / "chatty")
-    chatty.tokenizer().save_pretrained(root / "chatty")
+    chatty.save(root / "chatty")
     (root / "asked.txt").write_text("\n".join(f"question {number}" for number in range(9)))
     from specdec.heads.prompts import FilePrompts
 

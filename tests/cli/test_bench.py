@@ -73,16 +73,21 @@ def test_a_failing_strategy_is_told_by_the_exit_code(specdec, prompts, tmp_path)
     assert sum(r.measured for r in read_results([out])[0]) == 3
 
 
-def test_an_interrupted_run_keeps_readable_lines(specdec, prompts, tmp_path, monkeypatch):
+def interrupt(monkeypatch, at):
+    """Ctrl-C comes in the decoding of that number, counted from 1."""
     measure, calls = module.Bench.measure, []
 
     def interrupted(*arguments):
         calls.append(arguments)
-        if len(calls) == 4:
+        if len(calls) == at:
             raise KeyboardInterrupt
         return measure(*arguments)
 
     monkeypatch.setattr(module.Bench, "measure", interrupted)
+
+
+def test_an_interrupted_run_keeps_readable_lines(specdec, prompts, tmp_path, monkeypatch):
+    interrupt(monkeypatch, 4)
     out = tmp_path / "results.jsonl"
     done = specdec("bench", "tiny", "--prompts", prompts, "--tokens", 4, "--out", out, "-s", "jacobi")
     assert done.exit_code == 130
@@ -144,15 +149,7 @@ def test_an_interrupted_search_writes_its_choice(specdec, prompts, tmp_path, mon
     from specdec.bench import autotune as tuning
 
     monkeypatch.setitem(tuning.autotune.__kwdefaults__, "load", load)
-    measure, calls = module.Bench.measure, []
-
-    def interrupted(*arguments):
-        calls.append(arguments)
-        if len(calls) == 12:
-            raise KeyboardInterrupt
-        return measure(*arguments)
-
-    monkeypatch.setattr(module.Bench, "measure", interrupted)
+    interrupt(monkeypatch, 12)
     out = tmp_path / "decoder.yaml"
     given = ("--tokens", 4, "--out", out, "--only-given", "-d", "{type: jacobi,\n block_size: 3}")
     done = specdec("autotune", "tiny", "--prompts", prompts, *given)

@@ -14,10 +14,7 @@ from tests.heads import chatty
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chatty")
-    chatty.target().save_pretrained(folder)
-    chatty.tokenizer().save_pretrained(folder)
-    return folder
+    return chatty.save(tmp_path_factory.mktemp("chatty"))
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,26 +12,18 @@ from rich.console import Console
 from specdec import Decoder
 from specdec.drafters import Merge, PromptLookup, TokenRecycling
 from specdec.schedulers import Fixed
+from tests.docs import scripts
 from tests.heads import chatty
-
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
 
 
 @pytest.fixture
 def demo(monkeypatch):
-    spec = importlib.util.spec_from_file_location("example_demo", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("demo", monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("tiny")
-    chatty.target().save_pretrained(made)
-    chatty.tokenizer().save_pretrained(made)
-    return made
+    return chatty.save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.mark.parametrize(

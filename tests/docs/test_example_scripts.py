@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import webbrowser
-from pathlib import Path
 
 import pytest
 
+from tests.docs import scripts
+from tests.docs.scripts import EXAMPLES
 from tests.heads import chatty
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("tiny")
-    chatty.target().save_pretrained(made)
-    chatty.tokenizer().save_pretrained(made)
-    return made
+    return chatty.save(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
 def main_of(monkeypatch):
     """The `main` of a script, which is imported under a name of its own, as a plugin's module is."""
 
-    def load(script):
-        spec = importlib.util.spec_from_file_location(f"example_{script}", EXAMPLES / f"{script}.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        return module.main
-
-    return load
+    return lambda script: scripts.load(script, monkeypatch).main
 
 
 @pytest.mark.parametrize(

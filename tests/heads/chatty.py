@@ -58,6 +58,13 @@ def target(**options: Any) -> Any:
         return made(config).eval()
 
 
+def save(folder: Path) -> Path:
+    """The target and its tokenizer in a folder, as `load_model` takes it."""
+    target().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
 def writer(folder: Path) -> ShardWriter:
     about = {
         "model": "chatty",
