@@ -53,6 +53,7 @@ def teach(head: Any, model: Any, text: torch.Tensor, steps: int = 80) -> Any:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    model.zero_grad()  # other tests share the model, and its LM head was on the way
     return head.eval()
 
 
