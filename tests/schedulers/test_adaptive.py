@@ -279,9 +279,9 @@ def test_config():
 # --- the cost curve -------------------------------------------------------------------------------------
 
 
-def test_nothing_is_forecast_before_the_first_round():
-    with pytest.raises(ValueError, match="no round"):
-        CostCurve()(3)
+def test_nothing_is_forecast_before_the_first_plain_round():
+    with pytest.raises(ValueError, match="no plain round"):
+        CostCurve().observe(3, 1.0)(3)
 
 
 @settings(max_examples=100)
@@ -289,7 +289,7 @@ def test_nothing_is_forecast_before_the_first_round():
     st.lists(st.tuples(st.integers(0, 64), st.floats(1e-4, 10.0)), min_size=1, max_size=40),
 )
 def test_forecasts_never_fall_with_more_nodes(rounds):
-    curve = CostCurve()
+    curve = CostCurve().observe(0, 1.0)
     for nodes, seconds in rounds:
         curve = curve.observe(nodes, seconds)
     values = [curve(nodes) for nodes in range(65)]
@@ -326,3 +326,22 @@ def test_a_lasting_change_is_believed():
     for _ in range(100):
         curve = curve.observe(0, 5.0).observe(4, 6.0)
     assert curve(0) == pytest.approx(5.0, rel=0.05) and curve(4) == pytest.approx(6.0, rel=0.1)
+
+
+def test_a_slow_spell_of_the_machine_leaves_prices_alone():
+    curve = CostCurve()
+    for _ in range(20):
+        curve = curve.observe(0, 1.0).observe(4, 1.2)
+    for stale in range(30):  # drafts only, while the machine is slow, then again as it was
+        curve = curve.observe(4, 4.8 if stale < 15 else 1.2, stale)
+    assert curve(0) == pytest.approx(1.0, rel=0.05) and curve(4) == pytest.approx(1.2, rel=0.05)
+
+
+def test_a_plain_round_of_a_slow_spell_does_not_make_drafts_look_cheap():
+    curve = CostCurve()
+    for _ in range(20):
+        curve = curve.observe(0, 1.0).observe(64, 3.5)
+    curve = curve.observe(0, 4.0, 16)
+    for stale in range(3):
+        curve = curve.observe(64, 3.5, stale)
+    assert curve(64) > 2.5 * curve(0)

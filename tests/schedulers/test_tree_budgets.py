@@ -90,6 +90,23 @@ class TreeMachine:
         self.sizes.append(len(chosen))
 
 
+class BusyMachine(TreeMachine):
+    """A machine with spells in which every round takes `slow` times as long: what plain rounds would take is known."""
+
+    def __init__(self, *args, seed, slow, spell, calm, **options):
+        super().__init__(*args, noise=0.1, **options)
+        self.chance, self.slow, self.spell, self.calm = random.Random(seed), slow, spell, calm
+        self.usual, self.busy, self.plain_would = self.plain, False, 0.0
+
+    def round(self):
+        u = self.chance.random()
+        self.busy = u > 1 / self.spell if self.busy else u < 1 / self.calm
+        self.plain = self.usual * (self.slow if self.busy else 1.0)
+        before = self.tokens
+        super().round()
+        self.plain_would += self.plain * (self.tokens - before)
+
+
 def rate(machine, rounds, warm=0):
     """Tokens a second, plain decoding's being 1, after `warm` rounds."""
     for _ in range(warm):
@@ -173,6 +190,18 @@ def test_never_slower_than_plain_by_more_than_margin_credit_and_one_round(hits, 
         for _ in range(12):
             machine.round()
             assert machine.elapsed <= (1 + margin) * machine.tokens + 1.0 + machine.worst + 1e-9
+
+
+@pytest.mark.parametrize(("hit", "least", "mean"), [(0.0, 0.85, 0.96), (0.3, 0.8, 0.96), (1.0, 0.9, 1.6)])
+@pytest.mark.parametrize(("slow", "spell", "calm"), [(4, 1.5, 20), (4, 20, 50), (8, 3, 50)])
+def test_a_machine_with_slow_spells_is_no_reason_to_draft_in_vain(hit, least, mean, slow, spell, calm):
+    scheduler, speeds = Adaptive(), []
+    for call in range(60):
+        machine = BusyMachine(scheduler, Text(call, hit=hit), node=0.05, seed=call, slow=slow, spell=spell, calm=calm)
+        while machine.tokens < 96:
+            machine.round()
+        speeds.append(machine.plain_would / machine.elapsed)
+    assert min(speeds) >= least and sum(speeds) / len(speeds) >= mean
 
 
 def test_drafters_that_change_their_minds_are_followed():

@@ -22,6 +22,7 @@ _GROWTH = 2  # how many times as large as any before a tree may be: costs are no
 _FIRST_NODES = 8  # the largest tree before any has been measured
 _REFRESH_CLOSE, _REFRESH = 16, 64  # drafted rounds after which a plain one is run to see what that costs now
 _CLOSE = 1.25  # a forecast gain below which the comparison with plain rounds must be fresh
+_REFRESH_DOUBTED = 4  # the same where what drafts cost has surprised
 _CREDIT = 1.0  # plain rounds that drafting may cost in advance
 
 
@@ -102,7 +103,7 @@ class AdaptiveSession(ScheduleSession):
         depth = self._config.max_depth if gain > 1.0 else 0
         if not self._trees:
             depth, gain = self._best_depth(costs)
-        if self._since_plain >= (_REFRESH_CLOSE if gain < _CLOSE else _REFRESH):
+        if self._since_plain >= self._refresh(costs, gain):
             return Budget(0, 0)
         if self._slack(costs) < 0:
             return Budget(0, 0, costs.passes, None)
@@ -113,6 +114,12 @@ class AdaptiveSession(ScheduleSession):
         elif depth and self._trees and (trial := self._sizes.trial()) is not None:
             return self._budget(depth, trial, costs, trial=True)
         return self._budget(depth, nodes, costs)
+
+    def _refresh(self, costs: RoundCost, gain: float) -> int:
+        """Drafted rounds after which a plain one is due."""
+        if costs.passes.doubted is not None:
+            return _REFRESH_DOUBTED
+        return _REFRESH_CLOSE if gain < _CLOSE else _REFRESH
 
     def _slack(self, costs: RoundCost) -> float:
         """Seconds that drafting may still cost."""

@@ -10,79 +10,86 @@ _BELIEF = 30.0  # nodes squared, over changes of size, at which measured slopes 
 _LEVELS = 1.0  # the like for levels
 _TYPICAL = 0.5  # share of the forecast that one round says at most about what a node costs
 _FRESH = 4  # rounds after a plain one in which what a draft costs is measured against it
+_SURPRISE = 1.4  # a round that takes so many times the forecast, or less than its inverse, is a surprise
+_HICCUP = 0.3  # weight of one plain round that is slow by surprise
 OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
 
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Seconds of a round with n drafted nodes: the plain round on its own, n >= 1 on a fitted line.
+    """Seconds of a round with n drafted nodes: what a plain round takes now, times a price in plain rounds.
 
-    The plain round is kept apart because the step from one node to two is the largest: it may change the kernel. The
-    line's slope is taken from pairs of rounds that followed one another, so that a machine, or a context, that gets
-    slower in the meantime does not pass for a price of nodes.
+    The two are learnt apart, so that a machine, or a context, that gets slower does not pass for a price of nodes.
+    Every round says how long a plain one takes now. Prices, a line for n >= 1, are told only by rounds beside a plain
+    one, and their slope by pairs of rounds that followed one another. n = 0 is kept apart because the step from one
+    node to two is the largest: it may change the kernel.
     """
 
     plain: float | None = None
-    sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # decayed sums of 1, n, t over rounds with drafts
-    slopes: tuple[float, float] = (0.0, 0.0)  # decayed sums of dn * dn, dn * dt over pairs of them
+    sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # decayed sums of 1, n, price over rounds with drafts
+    slopes: tuple[float, float] = (0.0, 0.0)  # decayed sums of dn * dn, dn * dprice over pairs of them
     last: tuple[int, float] | None = None  # nodes and seconds of the last one
+    doubted: float | None = None  # share of its forecast that a price beside a plain round was, if hard to believe
 
     def observe(self, nodes: int, seconds: float, stale: int = 0) -> CostCurve:
         """The curve after one more round; `stale` rounds have passed since the last plain one."""
-        if self.plain is not None if nodes == 0 else self.sums[0] > 0:  # else the forecast is no more than a belief
-            seconds = min(seconds, OUTLIER * self(nodes))
+        if self.plain is None:  # nothing can be said in plain rounds before one has been run
+            return self if nodes else replace(self, plain=seconds)
+        found = seconds / self(nodes)
+        surprise = not 1 / _SURPRISE < found < _SURPRISE
         if nodes == 0:
             new = min(0.8, 0.2 + 0.05 * stale)  # the longer ago, the less the old measurement says
-            old = self.plain
-            return replace(self, plain=seconds if old is None else (1.0 - new) * old + new * seconds)
-        if self.sums[0] and seconds < self(nodes) / OUTLIER:
-            # Nothing makes a round that much faster than it is: the rounds before were hiccups, and forgotten.
-            return CostCurve(self.plain, (1.0, nodes, seconds), last=(nodes, seconds))
-        after = self._sloped(nodes, seconds)
-        if stale > _FRESH and self.sums[0] >= _FRESH:
+            new = min(new, _HICCUP) if found > _SURPRISE else new
+            return self.scaled(1.0 + new * (min(found, OUTLIER) - 1.0))
+        after, priced = self._sloped(nodes, seconds), self.sums[0] > 0
+        if priced and found < 1 / _SURPRISE and (stale or _SURPRISE * seconds < self.plain):
+            return after.scaled(found)  # nothing makes a round that much faster than it is
+        if priced and (stale > _FRESH or (surprise and stale)):
             # Nothing says whether the draft or the machine took the difference: the machine, for the most part.
-            return after.scaled(1.0 + 0.2 * (max(0.5, seconds / self(nodes)) - 1.0))
-        weight, n, t = (_FORGET * old for old in self.sums)
-        return replace(after, sums=(weight + 1.0, n + nodes, t + seconds))
+            return after.scaled(1.0 + 0.2 * (min(found, OUTLIER) - 1.0))
+        if priced and surprise and (self.doubted is None or (self.doubted > 1) != (found > 1)):
+            return replace(after, doubted=found)
+        weight, n, total = (0.0 if priced and surprise else _FORGET * old for old in self.sums)
+        price = max(1.0, seconds / self.plain)
+        return replace(after, sums=(weight + 1.0, n + nodes, total + price), doubted=None)
 
     def _sloped(self, nodes: int, seconds: float) -> CostCurve:
         """The curve that has learnt what this round says about the price of nodes, beside the one before."""
+        assert self.plain is not None
         if not self.sums[0]:
             return replace(self, last=(nodes, seconds))
         forecast = self(nodes)
         seconds = min(max(seconds, (1.0 - _TYPICAL) * forecast), (1.0 + _TYPICAL) * forecast)
         nn, nt = (_KEEP * old for old in self.slopes)
         if self.last is not None:
-            more, longer = nodes - self.last[0], seconds - self.last[1]
+            more, longer = nodes - self.last[0], (seconds - self.last[1]) / self.plain
             nn, nt = nn + more * more, nt + more * longer
         return replace(self, slopes=(nn, nt), last=(nodes, seconds))
 
     def scaled(self, factor: float) -> CostCurve:
         """The curve of a machine, or of a context, that takes `factor` times as long for everything."""
-        (weight, n, t), (nn, nt) = self.sums, self.slopes
         plain = None if self.plain is None else factor * self.plain
         last = None if self.last is None else (self.last[0], factor * self.last[1])
-        return CostCurve(plain, (weight, n, factor * t), (nn, factor * nt), last)
+        return replace(self, plain=plain, last=last)
+
+    def price(self, nodes: int) -> float:
+        """What a round with `nodes` drafted nodes takes, in plain rounds."""
+        weight, n, total = self.sums
+        if nodes == 0:
+            return 1.0
+        if not weight:  # nothing is known of drafts yet: one node costs little, and many not much more
+            return 1.04 + 0.016 * nodes
+        mean, mean_nodes = total / weight, n / weight
+        # Where all rounds had one size, what they cost above a plain round is taken to be shared by their nodes.
+        usual = max(0.0, mean - 1.0) / mean_nodes
+        slope = max(0.0, (self.slopes[1] + _BELIEF * usual) / (self.slopes[0] + _BELIEF))
+        return max(1.0, mean + slope * (nodes - mean_nodes))
 
     def __call__(self, nodes: int) -> float:
-        """Forecast for `nodes` drafted nodes; raises ValueError before the first observation."""
-        if nodes == 0 and self.plain is not None:
-            return self.plain
-        weight, n, t = self.sums
-        plain = self.plain
-        if plain is None:
-            if not weight:
-                raise ValueError("no round has been observed yet")
-            plain = t / weight  # a round with drafts costs no less than a plain one
-        if nodes == 0:
-            return plain
-        if not weight:  # nothing is known of drafts yet: one node costs little, and many not much more
-            return plain * (1.04 + 0.016 * nodes)
-        mean, mean_nodes = t / weight, n / weight
-        # Where all rounds had one size, what they cost above a plain round is taken to be shared by their nodes.
-        usual = max(0.0, mean - plain) / mean_nodes
-        slope = max(0.0, (self.slopes[1] + _BELIEF * usual) / (self.slopes[0] + _BELIEF))
-        return max(plain, mean + slope * (nodes - mean_nodes))
+        """Forecast for `nodes` drafted nodes; raises ValueError before the first plain round."""
+        if self.plain is None:
+            raise ValueError("no plain round has been observed yet")
+        return self.plain * self.price(nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,5 +154,5 @@ class RoundCost:
         return RoundCost(self.passes.scaled(factor), self.drafting.scaled(factor), self.largest)
 
     def __call__(self, nodes: int, levels: float = 0) -> float:
-        """Forecast for `nodes` drafted nodes on `levels` levels; raises ValueError before the first observation."""
+        """Forecast for `nodes` drafted nodes on `levels` levels; raises ValueError before the first plain round."""
         return self.passes(nodes) + (self.drafting(levels) if nodes else 0.0)
