@@ -124,8 +124,8 @@ def main() -> None:
                     want = Decoder(model, NoDraft(), exactness=mode).generate(**given, **asked)
                     trees.text = want.sequences[0].tolist()
                     for kind, drafter in drafters.items():
-                        # Unpadded drafts get the same budget, so that both draft the same.
-                        effort = Fixed(depth=min(6, width - 1), nodes=width - 1)
+                        # Unpadded drafts get the same budget, one that fills the width, so that both draft the same.
+                        effort = Fixed(depth=width - 1, nodes=width - 1)
                         both = {
                             "padded": Decoder(model, drafter, scheduler=effort, exactness=mode),
                             "unpadded": Decoder(model, drafter, scheduler=effort),
