@@ -12,7 +12,8 @@ from transformers import DynamicCache
 
 from specdec.drafters.none import NoDraft
 from specdec.targets import compat
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 from tests.targets import zoo
 from tests.targets.scripted import PROMPTS, Scripted, run, start
 

@@ -14,7 +14,8 @@ from specdec.core.errors import ConfigError, IncompatibleError, UnsupportedOptio
 from specdec.core.interfaces import StatelessDrafter
 from specdec.drafters import DraftModel, PromptLookup
 from specdec.schedulers import Fixed
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 from specdec.targets.hf import HFTarget
 from specdec.verifiers import SMC
 from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, VOCAB, draft, llama, noisy, target

@@ -23,7 +23,7 @@ from specdec.drafters.tree_shape import TreeShape, best_shape, tree_shape
 from specdec.heads.cached import CachedHead
 from specdec.heads.decoder import DecoderHead
 from specdec.targets.branches import Branches
-from specdec.targets.cached_lm import CachedSession
+from specdec.targets.cached_session import CachedSession
 
 _DRAW = 7
 

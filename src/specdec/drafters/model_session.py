@@ -20,7 +20,8 @@ from specdec.drafters.sampled_tree import Step, grow
 from specdec.drafters.shares import Shares
 from specdec.drafters.tree_shape import TreeShape, best_shape, tree_shape
 from specdec.targets.branches import Branches
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 
 _DRAW = 6
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec.core import host
-from specdec.targets.cached_lm import CachedSession, Inputs
+from specdec.targets.cached_lm import Inputs
+from specdec.targets.cached_session import CachedSession
 from specdec.targets.kv import Pending
 from specdec.targets.masks import additive
 from specdec.targets.packing import Packing

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from specdec.core import host
-from specdec.targets.cached_lm import CachedLM, CachedSession, Inputs
+from specdec.targets.cached_lm import CachedLM, Inputs
+from specdec.targets.cached_session import CachedSession
 from specdec.targets.compat import min_dtype
 from specdec.targets.kv import Write
 from specdec.targets.masks import additive, build

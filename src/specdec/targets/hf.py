@@ -15,7 +15,8 @@ from specdec.core.errors import UnsupportedModelError
 from specdec.core.forest import Forest
 from specdec.core.interfaces import Target, TargetSession
 from specdec.core.state import Outcome, Row, Scores
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 from specdec.targets.drift import Drift, measure
 from specdec.targets.fixed import FixedSession
 from specdec.targets.layers import Lent, layers_of, with_layers

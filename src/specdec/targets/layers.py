@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdec.core.errors import UnsupportedModelError
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 from specdec.targets.taps import decoder_layers
 
 # What a view was made of, and the view; by model and layers. A view does not hold its model, only the modules in it.

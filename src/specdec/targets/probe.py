@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specdec.core.contracts import Caps
 from specdec.core.errors import UnsupportedModelError
-from specdec.targets.cached_lm import CachedLM, CachedSession
+from specdec.targets.cached_lm import CachedLM
+from specdec.targets.cached_session import CachedSession
 
 _WRONG = {torch.float64: 1e-3, torch.float32: 1e-3}  # mean error in units of the logits' spread
 _WRONG_HALF = 0.15
