@@ -6,11 +6,13 @@ import copy
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec import Decoder
 from specdec.core.errors import CheckpointError, IncompatibleError, ModelNotFoundError
@@ -359,3 +361,42 @@ def test_a_config_says_what_it_is():
     config = HeadConfig(kind="x", target_hidden_size=3, target_vocab_size=4, target_layers=5)
     assert config.model_dump()["format_version"] == 1
     assert all(field.description for field in HeadConfig.model_fields.values())
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_logits_of_states_cut_from_a_wider_pass_are_one_product(width):
+    """By the strides of such states torch would multiply row by row, with a copy of the weights for each."""
+    made = head().bind(target().get_input_embeddings(), target().get_output_embeddings())
+    states = torch.randn(1, 16, target().config.hidden_size)[:, :width]
+
+    class Named(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.add(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Named() as seen:
+        logits = made.logits(states)
+    assert "mm" in seen.names and "bmm" not in seen.names
+    assert torch.allclose(logits, target().lm_head(states.clone()), atol=1e-5)
+
+
+def test_a_head_may_be_shared_by_threads_and_targets():
+    made, targets = head(), [target(), llama(3)]
+    want = [made.serving(shared_of(model), torch.device("cpu"), torch.float64).borrowed.lm_head for model in targets]
+
+    def use(which):
+        return all(
+            made.serving(shared_of(targets[which]), torch.device("cpu"), torch.float64).borrowed.lm_head is want[which]
+            for _ in range(200)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, [0, 1] * 4))
+
+
+def shared_of(model):
+    return {"embed_tokens": model.get_input_embeddings(), "lm_head": model.get_output_embeddings()}

@@ -109,24 +109,25 @@ class Head(nn.Module):
 
         Weights are shared where device and dtype agree already, and else copied, anew only after they changed.
         """
-        head = self
+        # What is kept is read once and replaced whole, since threads may share a head.
+        head, moved, lent, known = self, self._moved, self._lent, self._served
         if self.device != device or self.dtype != dtype:
             state = [mark(tensor) for tensor in (*self.parameters(), *self.buffers())]
-            if self._moved is None or self._moved[0] != (device, dtype, state):
-                self._moved = self._served = None
+            if moved is None or moved[0] != (device, dtype, state):
                 with torch.inference_mode(False):
-                    moved = copy.deepcopy(self).to(device=device, dtype=dtype)
-                self._moved = (device, dtype, state), moved
-            head = self._moved[1]
+                    moved = (device, dtype, state), copy.deepcopy(self).to(device=device, dtype=dtype)
+                self._moved = moved
+            head = moved[1]
         embed_tokens, lm_head = shared.get("embed_tokens"), shared.get("lm_head")
-        if self._lent is None or self._lent.embed_tokens is not embed_tokens or self._lent.lm_head is not lm_head:
-            self._lent = Borrowed(embed_tokens, lm_head)
-        if self._served is None or self._served[:2] != (head, self._lent):
-            served = copy.copy(head)
-            served._borrowed, served._served = self._lent, None
-            # The same object from call to call: what is compiled for a head is kept for as long as it is there.
-            self._served = head, self._lent, served
-        return self._served[2]
+        if lent is None or lent.embed_tokens is not embed_tokens or lent.lm_head is not lm_head:
+            self._lent = lent = Borrowed(embed_tokens, lm_head)
+        if known is not None and known[0] is head and known[1] is lent:
+            return known[2]
+        served = copy.copy(head)
+        served._borrowed, served._moved, served._served = lent, None, None
+        # The same object from call to call: what is compiled for a head is kept for as long as it is there.
+        self._served = head, lent, served
+        return served
 
     @property
     def borrowed(self) -> Borrowed:
@@ -157,7 +158,12 @@ class Head(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """`[..., d]` to `[..., vocab_size]` by the target's frozen LM head, cut to the draft vocabulary."""
-        states = states.contiguous()  # strided bfloat16 states take 70 times as long on a CPU
+        # As a matrix: by their strides, states cut from a wider pass are multiplied one row at a time, each with a copy
+        # of the weights, which takes 70 times as long in bfloat16 on a CPU. They may be called contiguous all the same.
+        flat = states.reshape(-1, states.shape[-1])
+        return self._logits(flat).view(*states.shape[:-1], -1)
+
+    def _logits(self, states: Tensor) -> Tensor:
         if self.draft_ids is None and self.borrowed.lm_head is not None:
             module = self.borrowed.lm_head
             weight: Any = module.weight
