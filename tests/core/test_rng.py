@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -114,3 +115,12 @@ def test_seeds_and_bounds():
     seen = {TorchRng(seed)._uniform((0, 0)) for seed in range(2000)}
     assert len(seen) == 2000 and min(seen) >= 0.0 and max(seen) < 1.0
     assert 0.45 < sum(seen) / 2000 < 0.55
+
+
+def test_a_seed_is_a_whole_number_of_any_type():
+    keys, bins = [(0, 1), (5, 2)], torch.ones(2, 1 << 12, dtype=torch.float64)
+    want = TorchRng(3).fold(1).categorical(bins, at=keys)
+    for seed in (torch.tensor(3), torch.tensor(3, dtype=torch.int32), np.int64(3), np.uint8(3)):
+        assert torch.equal(TorchRng(seed).fold(1).categorical(bins, at=keys), want), type(seed)
+    with pytest.raises(TypeError):
+        TorchRng(1.5)

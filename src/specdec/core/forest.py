@@ -52,7 +52,8 @@ class Tables:
 class Forest:
     """Rows and their drafts in one pass. Node 0 of each row is its anchor; shorter rows are padded.
 
-    tokens: `[rows, width]` int64 on the device.
+    tokens: `[rows, width]` int64 on the device. given: the same as drafted; an id outside the vocabulary, which on a
+        GPU is noticed only when the round is read, stands there and not in `tokens`, where it would index an embedding.
     ends: `[rows, width]` bool: the node's token ends the row, so nothing below it is ever judged.
     """
 
@@ -60,14 +61,19 @@ class Forest:
     drafts: tuple[Draft, ...]
     shapes: tuple[Topology, ...]
     tokens: Tensor
+    given: Tensor
     width: int
     depth: int
 
     @classmethod
-    def pack(cls, rows: Sequence[Row], drafts: Sequence[Draft], device: torch.device) -> Forest:
+    def pack(
+        cls, rows: Sequence[Row], drafts: Sequence[Draft], device: torch.device, vocab: int | None = None
+    ) -> Forest:
+        """Rows side by side; with `vocab` the ids of drafts that lie on the device are kept within it."""
         shapes = tuple(draft.topology for draft in drafts)
         width = 1 + max(len(draft) for draft in drafts)
-        if all(isinstance(draft.tokens, tuple) for draft in drafts):
+        known = all(isinstance(draft.tokens, tuple) for draft in drafts)
+        if known:
             ids = [[row.anchor, *d.tokens, *[0] * (width - 1 - len(d))] for row, d in zip(rows, drafts, strict=True)]
             tokens = host.send(ids, device)
         elif len(rows) == 1:
@@ -77,7 +83,8 @@ class Forest:
             for index, draft in enumerate(drafts):
                 if len(draft):
                     tokens[index, 1 : 1 + len(draft)] = draft.token_tensor(device)
-        return cls(tuple(rows), tuple(drafts), shapes, tokens, width, max(shape.depth for shape in shapes))
+        safe = tokens if known or vocab is None else tokens.clamp(0, vocab - 1)
+        return cls(tuple(rows), tuple(drafts), shapes, safe, tokens, width, max(shape.depth for shape in shapes))
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +157,10 @@ class Forest:
         laws = []
         for index, draft in enumerate(self.drafts):
             count = self.shapes[index].judged  # the rest of a chain is scratch
-            law = draft.q[:count].double() if draft.q is not None else self.tokens.new_zeros(count, vocab).double()
+            law = self.tokens.new_zeros(count, vocab).double()
+            if draft.q is not None:  # which has no rows behind the last sampled candidate
+                known = draft.q[:count].double()
+                law = known if len(known) == count else torch.cat([known, law[len(known) :]])
             if any(kind is Kind.POINT for kind in draft.kinds[:count]):
                 points = host.send(
                     [node for node, kind in enumerate(draft.kinds[:count]) if kind is Kind.POINT], self.device
@@ -159,40 +169,37 @@ class Forest:
                 law[points, self.tokens[index, 1:].index_select(0, points)] = 1.0
             laws.append(torch.nn.functional.pad(law, (0, 0, 0, self.width - count)))
         q = torch.stack(laws) if len(laws) > 1 else laws[0][None]
-        if self.ends() is not None:
-            q.masked_fill_((torch.arange(self.width, device=self.device) >= last[:, None])[..., None], 0.0)
-        return q
+        return q.masked_fill_((torch.arange(self.width, device=self.device) >= last[:, None])[..., None], 0.0)
 
 
 @lru_cache(maxsize=256)
 def _candidates(shapes: tuple[Topology, ...], width: int, device: torch.device) -> Candidates:
     most = max(1, max(shape.fanout for shape in shapes))
-    node = torch.zeros(len(shapes), width, most, dtype=torch.int64)
-    kind = torch.zeros(len(shapes), width, most, dtype=torch.int64)
+    # Lists, each sent in one piece: a tensor filled entry by entry takes a millisecond for a tree of 60 nodes.
+    node = [[[0] * most for _ in range(width)] for _ in shapes]
+    kind = [[[NONE] * most for _ in range(width)] for _ in shapes]
     for row, shape in enumerate(shapes):
         for parent, at_node in enumerate(shape.candidates):
             for order, candidate in enumerate(at_node):
-                node[row, parent, order] = candidate.node
-                kind[row, parent, order] = _CODE[candidate.kind]
-    return Candidates(node.to(device), kind.to(device), most)
+                node[row][parent][order] = candidate.node
+                kind[row][parent][order] = _CODE[candidate.kind]
+    return Candidates(host.send(node, device), host.send(kind, device), most)
 
 
 @lru_cache(maxsize=256)
 def _tables(shapes: tuple[Topology, ...], width: int, deepest: int, device: torch.device) -> Tables:
-    count = len(shapes)
-    parent = torch.zeros(count, width, dtype=torch.int64)
-    depth = torch.zeros(count, width, dtype=torch.int64)
-    path = torch.zeros(count, width, deepest, dtype=torch.int64)
-    judged = torch.zeros(count, width, dtype=torch.bool)
-    for row, shape in enumerate(shapes):
-        for node, above in enumerate(shape.parents, start=1):
-            parent[row, node] = above + 1
-            judged[row, node] = node - 1 not in shape.scratch
-        for node, nodes in enumerate(shape.paths):
-            depth[row, node] = shape.depths[node]
-            path[row, node] = torch.tensor([*nodes, *[node] * (deepest - len(nodes))])
-    length = torch.tensor([shape.judged for shape in shapes])
-    return Tables(parent.to(device), depth.to(device), path.to(device), judged.to(device), length.to(device))
+    parent, depth, path, judged = [], [], [], []
+    for shape in shapes:
+        padding = width - 1 - len(shape.parents)
+        parent.append([0, *(above + 1 for above in shape.parents), *[0] * padding])
+        judged.append([False, *(node not in shape.scratch for node in range(len(shape.parents))), *[False] * padding])
+        depth.append([*shape.depths, *[0] * padding])
+        paths = [[*nodes, *[node] * (deepest - len(nodes))] for node, nodes in enumerate(shape.paths)]
+        path.append([*paths, *[[0] * deepest] * padding])
+    return Tables(
+        host.send(parent, device), host.send(depth, device), host.send(path, device),
+        host.send(judged, device, torch.bool), host.send([shape.judged for shape in shapes], device),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

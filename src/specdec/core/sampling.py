@@ -174,7 +174,14 @@ class Laws:
             if not self.plain and self._shared is not None:
                 raw = self._shared.apply(self.forest.tokens.reshape(-1, 1), raw.clone())
             return self._probabilities(raw.view(rows, width, vocab))
-        return torch.stack([self.p(torch.full_like(last, n).minimum(last), n, last >= n) for n in range(width)], 1)
+        strict = any(row.sampling.strict for row in self.forest.rows)
+        laws, reached = [], torch.ones_like(last, dtype=torch.bool)
+        for node in range(width):
+            laws.append(self.p(torch.full_like(last, node).minimum(last), node, reached & (last >= node)))
+            if strict and node + 1 < width:  # the text comes to no node whose token has no probability
+                drafted = self.forest.tokens[:, node + 1 : node + 2]
+                reached = reached & (laws[-1].gather(1, drafted)[:, 0] > 0)
+        return torch.stack(laws, 1)
 
     @property
     def _at_once(self) -> bool:

@@ -43,6 +43,7 @@ class Block(Verifier):
         keys = [(row.copy, row.rounds) for row in forest.rows]
         last = self._last_nodes(forest)  # [rows], end of the chain; a token that ends the row cuts it short
         p = laws.p_along_chains(last)  # [rows, width, vocab]
+        last = torch.minimum(last, _first(p[..., 0].isnan(), otherwise=forest.width))  # nothing is judged by NaN
         if forest.width == 1:
             return Verdict(torch.zeros_like(last), draw.categorical(p[:, 0], at=keys))
         q = forest.q_along_chains(laws.vocab_size, last)  # [rows, width, vocab], zero from `last` on
@@ -81,7 +82,7 @@ class Block(Verifier):
             return lengths
         ends = ends.clone()
         ends[:, 0] = False  # the anchor ended nothing
-        return torch.minimum(lengths, torch.where(ends.any(-1), ends.long().argmax(-1), forest.width))
+        return torch.minimum(lengths, _first(ends, otherwise=forest.width))
 
     def _weights(self, forest: Forest, p: Tensor, q: Tensor) -> Tensor:
         """w `[rows, width]`: the running product of ratios over its running maximum, which is min(1, w r) unrolled."""
@@ -91,6 +92,11 @@ class Block(Verifier):
         product = ratio.log_().cumsum(-1)
         w = (product - product.cummax(-1).values.clamp_(min=0.0)).exp_()
         return torch.nn.functional.pad(w, (1, 0), value=1.0)
+
+
+def _first(flags: Tensor, otherwise: int) -> Tensor:
+    """`[rows]`: place of the first of `flags` `[rows, width]` that is set, or `otherwise`."""
+    return torch.where(flags.any(-1), flags.long().argmax(-1), otherwise)
 
 
 def example(vocab_size: int) -> Block:

@@ -102,7 +102,7 @@ class Traversal(Verifier):
         """min(1, w p(x) / s(x)) `[n]` for v = w p `[n, vocab]` and tokens x `[n, 1]`; 0 where p(x) is 0."""
         vx = v.gather(1, x)[:, 0]
         if sampled is None:
-            return vx.clamp(max=1.0)
+            return torch.where(vx > 0, vx.clamp(max=1.0), 0.0)  # NaN reaches nothing
         q, scale = sampled
         sx = torch.where(turn.point, 1.0, scale * q.gather(1, x)[:, 0])
         return torch.where(vx > 0, (vx / sx).clamp(max=1.0), 0.0)
