@@ -176,9 +176,12 @@ def _within(module: str, *roots: str) -> bool:
 ALLOWED_SIBLINGS = {
     "core": (),
     "drafters": (
-        "specdec.core", "specdec.heads", "specdec.targets.branches", "specdec.targets.cached_lm",
+        "specdec.core",
+        "specdec.heads",
+        "specdec.targets.branches",
+        "specdec.targets.cached_lm",
         "specdec.targets.cached_session",
-    ),  # fmt: skip
+    ),
     "verifiers": ("specdec.core",),
     "schedulers": ("specdec.core",),
     "targets": ("specdec.core",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, load_config
+from specdec.core.config import DecoderConfig, StrategyConfig, TargetConfig, create, load_config
 from specdec.core.contracts import Exactness, problems
 from specdec.core.draft import Kind
 from specdec.core.engine import Generation, Parts
@@ -98,7 +99,9 @@ class Decoder:
             if whole.target is None:
                 raise IncompatibleError(["the config names no target; add `target: {model: ...}` or pass target="])
             named = whole.target
-            target, tokenizer = _load_target(named)
+            target, tokenizer = (
+                _load_target(named) if isinstance(named, TargetConfig) else (create("target", named), None)
+            )
         parts = {
             role: manager.create(role, part)  # type: ignore[arg-type]
             for role in ("drafter", "verifier", "scheduler")
@@ -164,6 +167,7 @@ class Decoder:
         """Like `generate`, one event a round: what each row drafted, kept and emitted. See `Stream`."""
         model, kwargs = self._model(), by_name(args, kwargs)
         refuse_arguments(model, kwargs)
+        seed = _integer(seed)
         if tokenizer is not None:
             self._check_tokenizer(tokenizer)
         # For stop strings `generate` would look for the tokenizer, which it does not hand on to a decoding method;
@@ -199,7 +203,7 @@ class Decoder:
         caught = requests.Caught(
             model, input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, model_kwargs
         )
-        return _drain(self._start(requests.build(caught), seed), None)
+        return _drain(self._start(requests.build(caught), _integer(seed)), None)
 
     def _start(self, request: Request, seed: int | None) -> Stream:
         required = Exactness.EXACT_GREEDY if request.greedy else Exactness.EXACT_SAMPLING
@@ -304,12 +308,20 @@ def _verifier_for(drafter: Drafter) -> Verifier:
     return Traversal() if drafter.branching else Block()
 
 
-def _load_target(config: Any) -> tuple[nn.Module, Any]:
+def _load_target(config: TargetConfig) -> tuple[nn.Module, Any]:
     from specdec.targets.load import load_model
 
     return load_model(
         config.model, dtype=config.dtype, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
+
+
+def _integer(seed: Any) -> int | None:
+    try:
+        return None if seed is None else operator.index(seed)
+    except TypeError:
+        found = f"{seed!r}, a {type(seed).__name__}"
+        raise UnsupportedOptionError(f"seed: expected a whole number or None, found {found}") from None
 
 
 def _fresh_seed() -> int:

@@ -43,8 +43,8 @@ def test_configs_in_braces_and_files(tmp_path):
     file = Contender.parse(f"file={path}")
     assert file.config.drafter.type == "jacobi"
     assert file.with_setting("algorithmic", False).exactness == "fixed-width"
-    assert file.with_setting("reverify", True).exactness == "reverify"
-    assert file.with_setting("reverify", True).compile
+    assert file.with_setting("fixed-width", True).exactness == "fixed-width"
+    assert file.with_setting("fixed-width", True).compile
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,10 @@ def test_settings_are_all_points_of_the_axes():
     found = settings([1, 8, 1], [0.0, 0.7], ["float32", "bfloat16"], [False], ["algorithmic"])
     assert len(found) == len(set(found)) == 8
     assert [point.dtype for point in found] == ["float32"] * 4 + ["bfloat16"] * 4
-    assert str(Setting(8, 0.7, "float32", True, "reverify")) == "float32, batch 8, temperature 0.7, compiled, reverify"
+    assert (
+        str(Setting(8, 0.7, "float32", True, "fixed-width"))
+        == "float32, batch 8, temperature 0.7, compiled, fixed-width"
+    )
     with pytest.raises(ConfigError, match="batch size 0"):
         settings([0])
     with pytest.raises(ConfigError, match="exactness: expected 'algorithmic'"):
@@ -90,9 +93,9 @@ def test_settings_are_all_points_of_the_axes():
 
 
 def test_candidates_have_the_wanted_guarantee_and_options_of_what_is_given():
-    found = {one.name: one.config for one in candidates(["e=eagle2:folder"], exactness="reverify")}
+    found = {one.name: one.config for one in candidates(["e=eagle2:folder"], exactness="fixed-width")}
     assert found["none"].drafter.type == "none" and "token-recycling" in found
-    assert all(config.exactness == "reverify" and config.allow is None for config in found.values())
+    assert all(config.exactness == "fixed-width" and config.allow is None for config in found.values())
     assert found["e, nodes 24, depth 4"].drafter.nodes == 24
     assert found["merge of lookup and e"].drafter.drafters[1].checkpoint == "folder"
     chain = {one.name for one in candidates(["e=eagle:folder"], free=False)}

@@ -8,7 +8,8 @@ import torch
 from specdec import Decoder
 from specdec.core.draft import Kind
 from specdec.core.errors import IncompatibleError
-from specdec.drafters import Eagle, Eagle2, Eagle3, NoDraft
+from specdec.drafters import Eagle, Eagle2, Eagle3, Medusa, NoDraft
+from specdec.heads import MedusaHead
 from specdec.schedulers import Adaptive, Fixed
 from tests.drafters.eagles import BATCH, DRAFTERS, decoder, fresh, kind_of, with_head
 from tests.frontdoor.models import PROMPT, RAGGED, VOCAB, llama, plain, target
@@ -133,6 +134,11 @@ def test_a_head_for_another_model_is_named(kind):
 
 
 def test_what_is_no_head_is_refused():
+    medusa = MedusaHead.for_target(target(), heads=1)
+    with pytest.raises(TypeError, match="takes a head of kind 'eagle', found one of 'medusa'"):
+        Eagle(medusa)
+    with pytest.raises(TypeError, match="takes a head of kind 'medusa', found one of 'eagle'"):
+        Medusa(fresh("eagle"))
     with pytest.raises(TypeError, match="takes a head of kind 'eagle', found one of 'eagle3'"):
         Eagle2(fresh("eagle3"))
     with pytest.raises(ValueError, match="neither an existing folder nor a hub id"):

@@ -249,9 +249,8 @@ def test_point_trees_hold_the_likeliest_tokens():
 
 def outcome(parents, path, done=False):
     row = Row(0, [1], Sampling(), 99)
-    row.done = done
     draft = Draft.point([0] * len(parents), parents)
-    return Outcome(row, draft, (0,) * len(parents), path, (0,) * (len(path) + 1), NO_SCORES, 0)
+    return Outcome(row, draft, (0,) * len(parents), path, (0,) * (len(path) + 1), NO_SCORES, 0, done)
 
 
 def test_shares_are_learnt_by_place_among_siblings():

@@ -207,3 +207,22 @@ def test_smollm2(branching):
     want = without(model, 16, ids, **call)
     speculating = Decoder(model, Mixed(texts_of(want), branching), scheduler=Fixed(6), exactness="fixed-width")
     assert_same_bits(speculating.generate(ids, **KEEP, **call), want)
+
+
+def test_statistics_count_each_drafted_candidate_once():
+    """Tokens that wait to be confirmed stand before the next draft, and are no part of it."""
+    model, judged = tiny(), []
+
+    class Counted(Mixed):
+        def propose(self, row, budget, rng, context):
+            made = super().propose(row, budget, rng, context)
+            judged.append(made.topology.judged)
+            return made
+
+    call = {"max_new_tokens": 60, "do_sample": False}
+    drafter = Counted(texts_of(without(model, 8, PROMPT, **call)), True)
+    stats = (
+        Decoder(model, drafter, scheduler=Fixed(6), exactness="fixed-width:8").generate(PROMPT, **KEEP, **call).stats
+    )
+    assert stats.judged == sum(judged) == sum(stats.judged_by_depth)
+    assert 0 < stats.accepted == sum(stats.accepted_by_depth) < stats.judged

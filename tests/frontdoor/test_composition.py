@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import types
+from typing import Literal
 
 import pytest
 import torch
 import yaml
 
 from specdec import Decoder
-from specdec.core.config import DecoderConfig
+from specdec.core.config import DecoderConfig, StrategyConfig
 from specdec.core.contracts import Caps, Exactness, Needs
 from specdec.core.draft import Draft, Kind
 from specdec.core.errors import (
@@ -21,6 +23,9 @@ from specdec.core.errors import (
 )
 from specdec.core.interfaces import StatelessDrafter
 from specdec.drafters import DraftModel, NoDraft, PromptLookup
+from specdec.plugins.hookspecs import hookimpl
+from specdec.plugins.manager import PluginManager, use
+from specdec.plugins.strategy import PLUGIN_API, Strategy
 from specdec.schedulers import Adaptive, Fixed
 from specdec.testing.tabular import TabularTarget
 from specdec.verifiers import Block, Greedy, Token, Walk
@@ -373,3 +378,24 @@ def test_the_draft_model_may_be_the_target_object():
     )
     assert torch.equal(out.sequences, plain(max_new_tokens=60))
     assert out.stats.acceptance_rate == 1.0
+
+
+class TableConfig(StrategyConfig):
+    """Options of a target that a plugin brings."""
+
+    type: Literal["table"] = "table"
+    tokens: int = 2
+
+
+def build_table(config):
+    return TabularTarget(lambda prefix: [1.0] * config.tokens, config.tokens)
+
+
+def test_a_target_of_a_plugin_is_built_by_it():
+    plugin, here = types.ModuleType("with_target"), __name__
+    strategy = Strategy("target", "table", f"{here}:TableConfig", f"{here}:build_table", api=PLUGIN_API)
+    plugin.specdec_strategies = hookimpl(lambda: [strategy])
+    with use(PluginManager.from_modules([plugin])):
+        decoder = Decoder.from_config({"target": {"type": "table", "tokens": 5}, "drafter": "none"})
+    assert isinstance(decoder.target, TabularTarget) and decoder.target.vocab_size == 5
+    assert decoder.tokenizer is None

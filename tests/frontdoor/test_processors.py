@@ -315,3 +315,42 @@ def test_mirrored_processors_raise_acceptance_and_leave_the_text_alone():
     unmirrored = decoder("noisy").generate(PROMPT, logits_processor=LogitsProcessorList([wrapped]), **options)
     assert torch.equal(mirrored.sequences, unmirrored.sequences)
     assert mirrored.stats.acceptance_rate >= unmirrored.stats.acceptance_rate
+
+
+@pytest.mark.parametrize("drafter", ["noisy", "foreign", "prompt-lookup"])
+@pytest.mark.parametrize(
+    "call", [{"do_sample": True, "seed": 4}, {"do_sample": False, "return_dict_in_generate": True}]
+)
+def test_a_constraint_sees_only_texts_that_it_allows(drafter, call):
+    """A grammar has no answer for a prefix that it forbids, such as one that a draft model proposes."""
+
+    def allowed(text):
+        return [(text[-1] * 7 + step) % 64 for step in range(1, 20)]
+
+    def constraint(row, ids):
+        text = ids.tolist()
+        for at in range(PROMPT.shape[1], len(text)):
+            assert text[at] in allowed(text[:at]), "asked about a text that it does not allow"
+        return allowed(text)
+
+    for seed in range(3):
+        options = {**call, "seed": seed} if "seed" in call else call
+        out = decoder(drafter, Fixed(4)).generate(
+            PROMPT, max_new_tokens=24, prefix_allowed_tokens_fn=constraint, **options
+        )
+        text = (out if isinstance(out, torch.Tensor) else out.sequences)[0].tolist()
+        assert all(text[at] in allowed(text[:at]) for at in range(PROMPT.shape[1], len(text)))
+
+
+def test_margins_are_those_of_each_tokens_own_prefix():
+    call = {
+        "max_new_tokens": 14,
+        "return_dict_in_generate": True,
+        "logits_processor": LogitsProcessorList([Recording()]),
+    }
+    scores = plain(output_scores=True, **call).scores
+    tops = [step.topk(2, dim=-1).values[0] for step in scores]
+    smallest = min(float(top[0] - top[1]) for top in tops)
+    for drafter in DRAFTERS:
+        out = decoder(drafter).generate(PROMPT, do_sample=False, **call)
+        assert out.stats.smallest_margin == pytest.approx(smallest, abs=1e-4), drafter

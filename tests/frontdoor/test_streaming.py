@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import pytest
@@ -173,3 +175,17 @@ def test_a_streamer_that_raises_ends_the_call_and_not_the_decoder():
         speculating.generate(PROMPT, max_new_tokens=20, do_sample=False, streamer=broken)
     assert len(broken.puts) == 3 and broken.ends == 0
     assert torch.equal(speculating.generate(PROMPT, max_new_tokens=20, do_sample=False), plain(max_new_tokens=20))
+
+
+def test_events_say_what_was_so_when_they_happened_and_can_be_copied():
+    events = list(decoder("prompt-lookup").stream(PROMPT, max_new_tokens=20, do_sample=False))
+    assert [event.rows[0].done for event in events] == [False] * (len(events) - 1) + [True]
+    for how in (copy.copy, copy.deepcopy, lambda row: pickle.loads(pickle.dumps(row))):
+        tokens = how(events[-1].rows[0].row.tokens)
+        assert tokens == events[-1].rows[0].row.tokens and type(tokens) is type(events[-1].rows[0].row.tokens)
+
+
+@pytest.mark.parametrize("seed", [1.5, "7", torch.tensor([1, 2])], ids=str)
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(UnsupportedOptionError, match="seed: expected a whole number"):
+        decoder("prompt-lookup").generate(PROMPT, max_new_tokens=4, do_sample=True, seed=seed)

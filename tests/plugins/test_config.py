@@ -139,7 +139,7 @@ MISTAKES = {
         "drafter": "none",
         "target": {"model": "m", "dtype": "fp{8}"},
     },
-    "exactness: expected 'algorithmic', 'reverify', 'fixed-width' or a width such as 'fixed-width:8'": {
+    "exactness: expected 'algorithmic', 'fixed-width' or a width such as 'fixed-width:8'": {
         "drafter": "none",
         "exactness": "bit",
     },

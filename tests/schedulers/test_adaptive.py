@@ -263,8 +263,8 @@ def test_budgets_carry_costs_and_rate():
     for _ in range(60):
         machine.round()
     budget = machine.session.plan(machine.rows)
-    assert budget.depth == 16 and budget.nodes == 16
-    assert budget.cost(16) == pytest.approx(1.42, rel=0.05)
+    assert budget.depth == 9 and budget.nodes == 9
+    assert budget.cost(9) == pytest.approx(1.28, rel=0.05)
     assert budget.rate is not None and budget.rate > 0
 
 

@@ -16,7 +16,7 @@ from specdec.drafters.growth import worthwhile
 from specdec.schedulers import Adaptive
 from specdec.schedulers.cost import LevelCost, RoundCost
 from specdec.schedulers.sizes import TreeSizes
-from tests.schedulers.test_adaptive import NO_SCORES, rows_of
+from tests.schedulers.test_adaptive import NO_SCORES, Machine, linear, rows_of
 
 pytestmark = pytest.mark.core
 
@@ -242,7 +242,14 @@ def test_limits_of_the_config_hold():
     assert max(machine.sizes) == 5 and max(budget.depth for budget in machine.budgets) == 2
     machine = TreeMachine(Adaptive(max_nodes=0), Text(2))
     rate(machine, 20)
-    assert max(budget.depth for budget in machine.budgets) <= 16
+    assert max(budget.depth for budget in machine.budgets) == 0
+
+
+def test_the_most_nodes_are_a_chains_longest_too():
+    machine = Machine(Adaptive(max_depth=16, max_nodes=4), linear(1.0, 0.1, 0.0), lambda row, depth: depth)
+    for _ in range(40):
+        machine.round()
+    assert max(machine.depths) == 4
 
 
 # --- estimates ------------------------------------------------------------------------------------------

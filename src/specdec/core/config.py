@@ -134,8 +134,8 @@ TargetField = Annotated[SerializeAsAny[StrategyConfig], resolve("target"), WithJ
 
 
 def _check_exactness(text: str) -> str:
-    if not re.fullmatch(r"algorithmic|reverify|fixed-width(:[1-9]\d*)?", text):
-        raise ValueError("expected 'algorithmic', 'reverify', 'fixed-width' or a width such as 'fixed-width:8'")
+    if not re.fullmatch(r"algorithmic|fixed-width(:[1-9]\d*)?", text):
+        raise ValueError("expected 'algorithmic', 'fixed-width' or a width such as 'fixed-width:8'")
     return text
 
 

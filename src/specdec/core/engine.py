@@ -93,11 +93,12 @@ class Generation:
                 session.commit(outcomes, live)
             clock.lap("verify")
             event = Round(number, tuple(outcomes), clock.times(), forest.width)
-            self.recorder.round(event)
+            told = standing.told(event)
+            self.recorder.round(event, told)
             yield event
             if not live:
                 return
-            number, clock, told = number + 1, Clock(), standing.told(event)
+            number, clock = number + 1, Clock()
             with blame(drafter, "observe", number):
                 drafting.observe([outcome for outcome in told.rows if not outcome.done])
             live = self._resume(session, drafting, live, number)
@@ -109,7 +110,7 @@ class Generation:
             with blame(drafter, "propose", number):
                 drafts = drafting.propose(standing.seen(live), budgets, self.draft_rng)
                 self._validate(drafts, live, budgets)
-            forest = Forest.pack(live, standing.scored(live, drafts), context.device)
+            forest = Forest.pack(live, standing.scored(live, drafts), context.device, target.vocab_size)
             clock.lap("draft")
             with blame(target, "score", number):
                 scores = session.score(forest)
@@ -162,13 +163,16 @@ class Generation:
             flag = flags[0][index * each : (index + 1) * each] if flags else ()
             path, emitted, again = self.standing.settle(row, path, emitted, flag)
             nodes = (0, *path)[: len(emitted)]
-            count = row.extend(emitted, self.recorder.scores_of(row, index, nodes, laws), forest.device)
-            self.recorder.emitted(row, index, nodes[:count], laws)
+            seen = self.recorder.processed(index, nodes, laws)  # while the row has the text that processors are due
+            count = row.extend(emitted, self.recorder.scores_of(row, seen), forest.device)
+            self.recorder.emitted(row, index, nodes[:count], laws, seen)
             row.rounds += 1
             gains.append(sum(weights[index * each : index * each + count]))
             kept = tuple(emitted[:count])
             own = {name: _of_row(chosen[name], choices[name], index, len(draft) + 1) for name in chosen}
-            outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, again, choices=own))
+            outcomes.append(
+                Outcome(row, draft, drafted, path[:count], kept, scores, index, row.done, again, choices=own)
+            )
         self.population.weigh(outcomes, gains)
         return outcomes
 
@@ -203,7 +207,7 @@ def _of_row(values: list[int], like: Tensor, row: int, nodes: int) -> tuple[Any,
 def _read(verdict: Verdict, forest: Forest, choices: dict[str, Tensor], doubts: Tensor | None) -> list[Any]:
     """The round's one read: weights, if there are any, then leaves, next tokens, ids, choices and doubts."""
     more = [part for part in (doubts, verdict.log_weights) if part is not None]
-    read = host.read(verdict.leaf, verdict.next_token, forest.tokens, *choices.values(), *more)
+    read = host.read(verdict.leaf, verdict.next_token, forest.given, *choices.values(), *more)
     weights = read.pop() if verdict.log_weights is not None else []
     return [weights, *(list(map(int, part)) for part in read)]
 

@@ -86,7 +86,7 @@ class Provisional(Standing):
         """The outcome in the drafter's numbering: its anchor is the last token that it knows."""
         row, ahead = outcome.row, self._of(outcome.row)
         if row.done:
-            return outcome
+            return _own(ahead.scored, outcome)
         length = len(row.tokens) + len(ahead.tokens)
         ahead.in_step = length > ahead.told
         ahead.told = max(ahead.told, length)
@@ -104,6 +104,21 @@ class Provisional(Standing):
             index=outcome.index,
             choices={name: values[before:] for name, values in outcome.choices.items()},
         )
+
+
+def _own(before: int, outcome: Outcome) -> Outcome:
+    """What became of the draft itself in a row that has ended, without the chain of `before` tokens above it."""
+    if not before:
+        return outcome
+    return replace(
+        outcome,
+        draft=_without(before, outcome.draft),
+        drafted=outcome.drafted[before:],
+        path=tuple(node - before for node in outcome.path[before:]),
+        tokens=outcome.tokens[before:],
+        scores=_from(before, outcome.scores),
+        choices={name: values[before:] for name, values in outcome.choices.items()},
+    )
 
 
 def _below(tokens: tuple[int, ...], draft: Draft) -> Draft:

@@ -27,17 +27,23 @@ class Recorder:
         self.logits: dict[int, list[Tensor]] = {}
         self._tally = Tally(drift=drift)
 
-    def scores_of(self, row: Row, index: int, nodes: Sequence[int], laws: Laws) -> list[Tensor] | None:
-        """All processed scores of `row` so far, those at `nodes` of this pass included; None if not kept."""
+    def processed(self, index: int, nodes: Sequence[int], laws: Laws) -> list[Tensor]:
+        """Processed scores `[vocab]` at `nodes` of this pass, as far as they are needed; before the row has grown."""
+        if not (self.keep_scores or self.keep_margins):
+            return []
+        return [laws.processed_at(index, node) for node in nodes]
+
+    def scores_of(self, row: Row, processed: Sequence[Tensor]) -> list[Tensor] | None:
+        """All processed scores of `row` so far, those of this pass included; None if not kept."""
         if not self.keep_scores:
             return None
         kept = self.scores.setdefault(row.index, [])
         # Copies: a view would keep the logits of all nodes of its pass, also of the rejected ones.
-        kept.extend(laws.processed_at(index, node).float().clone()[None] for node in nodes)
+        kept.extend(scores.float().clone()[None] for scores in processed)
         return kept
 
-    def emitted(self, row: Row, index: int, nodes: Sequence[int], laws: Laws) -> None:
-        """Note that `row` emitted one token from each of `nodes` of this pass."""
+    def emitted(self, row: Row, index: int, nodes: Sequence[int], laws: Laws, processed: Sequence[Tensor]) -> None:
+        """Note that `row` emitted one token from each of `nodes` of this pass, the first of those processed."""
         if self.keep_scores:
             del self.scores[row.index][len(row.new_tokens) :]  # what a stop cut away
         if self.keep_logits:
@@ -45,7 +51,7 @@ class Recorder:
                 laws.logits[index, node].float().clone()[None] for node in nodes
             )
         if self.keep_margins and nodes:
-            self._tally.add_margins(laws.processed_at(index, node) for node in nodes)
+            self._tally.add_margins(processed[: len(nodes)])
 
     def follow(self, ancestors: Mapping[int, int]) -> None:
         """Rows have gone on from the text of others, by index: what is kept of it is theirs now."""
@@ -53,8 +59,9 @@ class Recorder:
             taken = {row: list(kept[source]) for row, source in ancestors.items() if source in kept}
             kept.update(taken)
 
-    def round(self, event: Round) -> None:
-        self._tally.add(event)
+    def round(self, event: Round, told: Round) -> None:
+        """Count a round. told: the same as its drafter sees it, whose own candidates are judged once."""
+        self._tally.add(event, told)
 
     @property
     def stats(self) -> Stats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -47,7 +48,7 @@ class TorchRng:
     """
 
     def __init__(self, seed: int, *key: int) -> None:
-        self._state = _mix(seed & _MASK)
+        self._state = _mix(operator.index(seed) & _MASK)  # a tensor's bits would wrap
         for part in key:
             self._state = _mix(self._state ^ _mix(part & _MASK))
         self._drawn = 0

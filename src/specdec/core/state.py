@@ -32,6 +32,9 @@ class Tokens(list[int]):
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
+    def __reduce__(self) -> tuple[type[Tokens], tuple[list[int]]]:
+        return Tokens, (list(self),)  # a copy is made whole, not token by token
+
     def commit(self, token: int) -> None:
         """Add one emitted token; for the engine."""
         list.append(self, token)
@@ -192,6 +195,7 @@ class Outcome:
     tokens: emitted tokens; the first `accepted` of them were drafted, the last may be the target's own.
     scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones. Outcomes of one
         round need not share one `scores`.
+    done: the row ended with this round.
     reverified: the token had been left in doubt by a wide pass and was decided by this one-token pass.
     kept: `nodes`, where they are not the anchor and `path`: a drafter below `merge` sees its own draft here, and the
         text may have gone on by nodes that another one drafted; scores and choices have them behind its own nodes.
@@ -208,6 +212,7 @@ class Outcome:
     tokens: tuple[int, ...]
     scores: Scores
     index: int
+    done: bool = False
     reverified: bool = False
     kept: tuple[int, ...] | None = None
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -231,10 +236,6 @@ class Outcome:
         if self.kept is not None:
             return self.kept[-1] if self.kept else 0
         return self.path[-1] if self.path else 0
-
-    @property
-    def done(self) -> bool:
-        return self.row.done
 
     def features(self, name: str) -> Tensor:
         """`[tokens, size]`: the states under feature `name` from which `tokens` were decided, one a token.

@@ -79,14 +79,15 @@ class Tally:
     reverified: int = 0
     margins: list[Tensor] = field(default_factory=list)
 
-    def add(self, event: Round) -> None:
+    def add(self, event: Round, told: Round) -> None:
         self.rounds += 1
         self.passes += len(event.rows)
         for outcome in event.rows:
-            shape = outcome.draft.topology
             self.emitted += len(outcome.tokens)
             self.reverified += outcome.reverified
             self.nodes += 1 + len(outcome.draft)
+        for outcome in told.rows:
+            shape = outcome.draft.topology
             self.judged += shape.judged
             self.accepted += outcome.accepted
             _bump(self.lengths, outcome.accepted)

@@ -12,7 +12,7 @@ from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.state import Context
 from specdec.drafters.eagle_config import HeadDrafterConfig
 from specdec.drafters.head_session import HeadSession
-from specdec.heads.base import facts_of
+from specdec.heads.base import Head, facts_of
 from specdec.heads.decoder import DecoderHead
 from specdec.heads.formats.published import Published
 from specdec.heads.load import loaded_head, open_head
@@ -34,7 +34,7 @@ class HeadDrafter(Drafter):
         self, head: DecoderHead | str | os.PathLike[str], *, config: HeadDrafterConfig | None = None, **options: Any
     ) -> None:
         found: DecoderHead | Any
-        if isinstance(head, DecoderHead):
+        if isinstance(head, Head):
             found = loaded_head(head, options.get("revision"))
         else:
             found = open_head(head, config.revision if config else options.get("revision"), self.kind)

@@ -22,7 +22,7 @@ from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
 from specdec.drafters.growth import worthwhile
 from specdec.drafters.medusa_config import MedusaConfig
-from specdec.heads.base import facts_of
+from specdec.heads.base import Head, facts_of
 from specdec.heads.formats.published import Published
 from specdec.heads.load import loaded_head, open_head
 from specdec.heads.medusa import MedusaHead
@@ -61,8 +61,10 @@ class Medusa(Drafter):
         config: MedusaConfig | None = None,
     ) -> None:
         found: Any
-        if isinstance(head, MedusaHead):
+        if isinstance(head, Head):
             found = loaded_head(head, revision)
+            if not isinstance(found, MedusaHead):
+                raise TypeError(f"drafter '{self.name}' takes a head of kind 'medusa', found one of '{found.kind}'")
         else:
             found = open_head(head, config.revision if config else revision, "medusa")
         named: Any = tree.paths if isinstance(tree, StaticTree) else tree

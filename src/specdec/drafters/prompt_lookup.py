@@ -65,7 +65,7 @@ class _Session(DraftSession):
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            if not outcome.done:  # what a stop cut away was not rejected
+            if outcome.tokens and not outcome.done:  # what a stop cut away was not rejected
                 self._evidence[outcome.row.index].observe(len(outcome.draft), outcome.accepted)
 
     def follow(self, ancestors: Mapping[int, int]) -> None:

@@ -20,8 +20,8 @@ class Shares:
         self._kept = [_TRUST * (_FIRST if order == 0 else _NEXT) for order in range(most)]
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from every node that the text came to, unless a stop has cut the text short."""
-        if outcome.done:
+        """Learn from every node that the text came to, unless a stop has cut the text short or it stood still."""
+        if outcome.done or not outcome.tokens:
             return
         candidates = outcome.draft.topology.candidates
         for node, following in zip((0, *outcome.path), (*outcome.path, None), strict=True):

@@ -70,13 +70,13 @@ class AdaptiveSession(ScheduleSession):
         self._curves: dict[int, RoundCost] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
         self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
-        first = [_PRIOR][: config.max_depth]
-        rest = [0.0] * (config.max_depth - len(first))
+        self._deepest = min(config.max_depth, config.max_nodes)
+        first = [_PRIOR][: self._deepest]
+        rest = [0.0] * (self._deepest - len(first))
         self._tried = first + rest  # weighted judgements at each depth
         self._kept = [_HOPE * weight for weight in first] + rest
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
-        self._rounds = 0
         self._tokens = self._seconds = 0.0  # a row, recently
         self._trees = False  # drafts have branched
         self._sizes = TreeSizes(config.max_nodes)
@@ -100,7 +100,7 @@ class AdaptiveSession(ScheduleSession):
         if costs.plain is None:
             return Budget(0, 0)  # a plain round of so many rows first: every later decision is measured against it
         nodes, gain = self._sizes.best(costs) if self._trees else (self._config.max_nodes, 0.0)
-        depth = self._config.max_depth if gain > 1.0 else 0
+        depth = self._deepest if gain > 1.0 else 0
         if not self._trees:
             depth, gain = self._best_depth(costs)
         if self._since_plain >= self._refresh(costs, gain):
@@ -110,8 +110,8 @@ class AdaptiveSession(ScheduleSession):
         if depth == 0 and self._idle >= self._probe_every:
             # Until there is a guess to judge. What a tree costs is asked anew, too: one round that the machine slowed
             # down would otherwise forbid trees for good.
-            return self._budget(min(_PROBE_DEPTH, self._config.max_depth), _PROBE_NODES, costs, trial=True)
-        elif depth and self._trees and (trial := self._sizes.trial()) is not None:
+            return self._budget(min(_PROBE_DEPTH, self._deepest), _PROBE_NODES, costs, trial=True)
+        if depth and self._trees and (trial := self._sizes.trial()) is not None:
             return self._budget(depth, trial, costs, trial=True)
         return self._budget(depth, nodes, costs)
 
@@ -129,7 +129,6 @@ class AdaptiveSession(ScheduleSession):
     def observe(self, event: Round) -> None:
         if event.number == 0:
             return  # the pass over the prompts says nothing about a round
-        self._rounds += 1
         shapes = [outcome.draft.topology for outcome in event.rows]
         nodes = max(len(shape.parents) for shape in shapes)
         levels = max(shape.judged_depth for shape in shapes)
@@ -152,9 +151,9 @@ class AdaptiveSession(ScheduleSession):
             self._probe_every = min(2 * self._probe_every, _PROBE_LAST) if failed else self._probe_every
         self._idle = 0 if nodes else self._idle + 1
         for outcome in event.rows:
-            if outcome.done or not outcome.judged:
-                continue  # what a stop cut away was not rejected
-            depth = min(outcome.draft.topology.judged_depth, self._config.max_depth)
+            if outcome.done or not outcome.judged or not outcome.tokens:
+                continue  # what a stop cut away was not rejected, and a row that stood still has judged nothing
+            depth = min(outcome.draft.topology.judged_depth, self._deepest)
             for level in range(min(outcome.accepted + 1, depth)):
                 kept = level < outcome.accepted
                 self._tried[level] = _FORGET * self._tried[level] + 1.0
@@ -176,14 +175,11 @@ class AdaptiveSession(ScheduleSession):
         self._tokens = _RECENT * self._tokens + tokens
         self._seconds = _RECENT * self._seconds + seconds
 
-    def acceptance(self, depth: int) -> float:
-        """Estimated chance that a token at `depth` (1 is the first) is kept if all before it are.
+    def _chances(self) -> Iterator[float]:
+        """Estimated chance that a token at depth 1, 2, ... is kept if all before it are.
 
         A depth that was hardly tried is taken to be like the one before it, or drafts would never grow into it.
         """
-        return list(self._chances())[depth - 1]
-
-    def _chances(self) -> Iterator[float]:
         chance = _HOPE
         for tried, kept in zip(self._tried, self._kept, strict=True):
             chance = (kept + _LIKE_ABOVE * chance) / (tried + _LIKE_ABOVE)

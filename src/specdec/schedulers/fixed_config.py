@@ -16,4 +16,6 @@ class FixedConfig(StrategyConfig):
 
     type: Literal["fixed"] = Field(default="fixed", description="Name of the strategy.")
     depth: int = Field(default=5, ge=0, description="Longest path that is drafted; 0 is plain decoding.")
-    nodes: int | None = Field(default=None, ge=0, description="Most nodes of a draft; null: no limit but depth.")
+    nodes: int | None = Field(
+        default=None, ge=0, description="Most nodes of a draft; null: 64, or `depth` if that is more."
+    )

@@ -33,7 +33,8 @@ class ModelSpec:
         config = getattr(model, "config", None)
         name = type(model).__name__
         if config is None or not hasattr(model, "forward"):
-            raise UnsupportedModelError(f"expected a Hugging Face causal LM, found {name} without a config")
+            hint = f"; load it first: load_model({model!r})[0]" if isinstance(model, str) else ""
+            raise UnsupportedModelError(f"expected a Hugging Face causal LM, found {name} without a config{hint}")
         if getattr(config, "is_encoder_decoder", False):
             raise UnsupportedModelError(f"{name} is an encoder-decoder model; specdec decodes decoder-only causal LMs")
         if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
