@@ -220,11 +220,10 @@ class Decoder:
         if wrong := self._mode.problems_of_call(request, self.drafter, verifier):
             raise IncompatibleError(wrong)
         scheduler = self._scheduler(request.greedy, seed, verifier)
-        target, standing, drift = self.target, self._mode.standing(request, self.target, verifier), None
+        target, standing, drift = self.target, self._mode.standing(), None
         if isinstance(target, HFTarget):
             drift = target.known_drift
-            straight = self._mode.name == "reverify"
-            target = target.for_call(request.past, request.prefill_chunk, self._mode.width, straight)
+            target = target.for_call(request.past, request.prefill_chunk, self._mode.width)
         rng = TorchRng(_fresh_seed() if seed is None else seed)
         recorder = Recorder(
             scores=request.wants_scores,
@@ -247,7 +246,7 @@ class Decoder:
         return self._fixed if sampled and seed is not None else self._adaptive
 
     def _guarantee(self, request: Request, verifier: Verifier, scheduler: Scheduler, seed: int | None) -> Guarantee:
-        notes = self._mode.notes(request)
+        notes = []
         if verifier.bias_note:
             notes.append(verifier.bias_note)
         if request.greedy:

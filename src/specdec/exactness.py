@@ -9,7 +9,6 @@ from specdec.core.draft import Kind
 from specdec.core.errors import UnsupportedOptionError
 from specdec.core.interfaces import Drafter, Target, Verifier
 from specdec.core.provisional import Provisional
-from specdec.core.reverify import DrawsByPosition, Reverify
 from specdec.core.standing import Standing
 from specdec.targets.hf import HFTarget
 from specdec.targets.request import Request
@@ -21,9 +20,8 @@ _WIDTH = 16  # nodes of a pass where none are named: most of what memory-bound p
 class Mode:
     """One exactness mode.
 
-    algorithmic: exact for the logits that the verification passes returned. reverify: tokens that the rounding of a
-    wide pass could change are decided by one-token passes. fixed-width: bit for bit what the same engine says
-    without drafts, in passes of `width` nodes.
+    algorithmic: exact for the logits that the verification passes returned. fixed-width: bit for bit what the same
+    engine says without drafts, in passes of `width` nodes.
     """
 
     name: str
@@ -40,8 +38,8 @@ class Mode:
             f"expected 'algorithmic', 'fixed-width' ({_WIDTH} nodes a pass) or, for passes of 8 nodes, 'fixed-width:8'"
         )
         if text == "reverify":
-            # The rule is there (`core/reverify.py`); docs/decisions.md says what it measured and why it is not enough.
-            expected = f"this version does not offer it, as one-token passes read keys that wide ones wrote; {expected}"
+            # docs/decisions.md says what was measured.
+            expected = f"it would decide no better, as one-token passes read keys that wide ones wrote; {expected}"
         raise UnsupportedOptionError(f"exactness={text!r}: {expected}")
 
     @property
@@ -71,7 +69,7 @@ class Mode:
             return found
         if not request.greedy and drafter.emits != frozenset({Kind.POINT}):
             found.append(self._sampled(drafter))
-        elif not isinstance(verifier, DrawsByPosition):
+        elif not verifier.draws_by_position:
             found.append(
                 f"exactness '{self.name}' needs a verifier that decides a token by its position's law and noise alone, "
                 f"such as walk or greedy; verifier '{verifier.name}' does not"
@@ -80,22 +78,9 @@ class Mode:
             found.append(f"exactness '{self.name}' cannot draw several samples on a cache that was passed in")
         return found
 
-    def standing(self, request: Request, target: Target, verifier: Verifier) -> Standing:
-        """What decides, in one generation, which decisions stand; may measure the target's drift."""
-        if self.width is not None:
-            return Provisional(self.width)
-        if self.name == "reverify" and isinstance(verifier, DrawsByPosition) and isinstance(target, HFTarget):
-            drift = target.drift
-            # A temperature below 1 moves the edges further than the plain softmax, for which they were measured.
-            sharper = min(1.0, request.config.temperature or 1.0)
-            return Reverify(verifier, drift.margin if request.greedy else drift.edge / sharper)
-        return Standing()
-
-    def notes(self, request: Request) -> list[str]:
-        """What qualifies the guarantee of a call."""
-        if self.name == "reverify" and len(request.rows) > 1:
-            return ["one-token passes of rows of different length have another shape than those of plain decoding"]
-        return []
+    def standing(self) -> Standing:
+        """What decides, in one generation, which decisions stand."""
+        return Standing() if self.width is None else Provisional(self.width)
 
     def _sampled(self, drafter: Drafter) -> str:
         kinds = ", ".join(sorted(kind.name for kind in drafter.emits - {Kind.POINT}))

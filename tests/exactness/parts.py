@@ -85,8 +85,3 @@ def noise_where(model: Any, moved: Callable[[torch.Tensor], torch.Tensor], size:
 def off_the_chain(positions: torch.Tensor) -> torch.Tensor:
     """Nodes whose place in the pass is not their depth: those that lie in other slots than their own."""
     return positions != positions[:, :1] + torch.arange(positions.shape[1])
-
-
-def in_wide_passes(positions: torch.Tensor) -> torch.Tensor:
-    """All nodes of passes over more than one."""
-    return torch.full(positions.shape, positions.shape[1] > 1)

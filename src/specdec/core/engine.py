@@ -85,9 +85,8 @@ class Generation:
             with blame(verifier, "verify", number):
                 laws = Laws(scores, forest)
                 verdict = verifier.verify(forest, laws, self.verify_rng)
-                doubts = standing.doubts(laws, verdict, self.verify_rng)
                 choices = _choices(drafter, verifier, laws, self.verify_rng)
-            outcomes = self._commit(laws, verdict, doubts, choices, scores)
+            outcomes = self._commit(laws, verdict, choices, scores)
             live = [row for row in live if not row.done]
             with blame(target, "commit", number):
                 session.commit(outcomes, live)
@@ -138,14 +137,12 @@ class Generation:
         for row, draft, budget in zip(live, drafts, budgets, strict=True):
             validate(draft, self.parts.drafter, budget, self.parts.target.vocab_size, row.index)
 
-    def _commit(
-        self, laws: Laws, verdict: Verdict, doubts: Tensor | None, choices: dict[str, Tensor], scores: Scores
-    ) -> list[Outcome]:
+    def _commit(self, laws: Laws, verdict: Verdict, choices: dict[str, Tensor], scores: Scores) -> list[Outcome]:
         """Read the verdict, once, and append to each row what it emitted."""
         forest, outcomes = laws.forest, []
-        weights, leaves, following, ids, *rest = _read(verdict, forest, choices, doubts)
-        chosen, flags, gains = dict(zip(choices, rest, strict=False)), rest[len(choices) :], []
-        each = forest.depth + 1  # doubts and weights a row
+        weights, leaves, following, ids, *rest = _read(verdict, forest, choices)
+        chosen, gains = dict(zip(choices, rest, strict=True)), []
+        each = forest.depth + 1  # weights a row
         for index, (row, draft, shape) in enumerate(zip(forest.rows, forest.drafts, forest.shapes, strict=True)):
             start = index * forest.width + 1
             drafted = tuple(ids[start : start + len(draft)])
@@ -160,8 +157,7 @@ class Generation:
                         "no token can be drawn. Check the model's dtype and the logits processors"
                     )
                 emitted.append(following[index])
-            flag = flags[0][index * each : (index + 1) * each] if flags else ()
-            path, emitted, again = self.standing.settle(row, path, emitted, flag)
+            path, emitted = self.standing.settle(row, path, emitted)
             nodes = (0, *path)[: len(emitted)]
             seen = self.recorder.processed(index, nodes, laws)  # while the row has the text that processors are due
             count = row.extend(emitted, self.recorder.scores_of(row, seen), forest.device)
@@ -170,9 +166,7 @@ class Generation:
             gains.append(sum(weights[index * each : index * each + count]))
             kept = tuple(emitted[:count])
             own = {name: _of_row(chosen[name], choices[name], index, len(draft) + 1) for name in chosen}
-            outcomes.append(
-                Outcome(row, draft, drafted, path[:count], kept, scores, index, row.done, again, choices=own)
-            )
+            outcomes.append(Outcome(row, draft, drafted, path[:count], kept, scores, index, row.done, choices=own))
         self.population.weigh(outcomes, gains)
         return outcomes
 
@@ -204,9 +198,9 @@ def _of_row(values: list[int], like: Tensor, row: int, nodes: int) -> tuple[Any,
     return tuple(tuple(values[at : at + each]) for at in range(start, start + nodes * each, each))
 
 
-def _read(verdict: Verdict, forest: Forest, choices: dict[str, Tensor], doubts: Tensor | None) -> list[Any]:
-    """The round's one read: weights, if there are any, then leaves, next tokens, ids, choices and doubts."""
-    more = [part for part in (doubts, verdict.log_weights) if part is not None]
+def _read(verdict: Verdict, forest: Forest, choices: dict[str, Tensor]) -> list[Any]:
+    """The round's one read: weights, if there are any, then leaves, next tokens, ids and choices."""
+    more = [] if verdict.log_weights is None else [verdict.log_weights]
     read = host.read(verdict.leaf, verdict.next_token, forest.given, *choices.values(), *more)
     weights = read.pop() if verdict.log_weights is not None else []
     return [weights, *(list(map(int, part)) for part in read)]

@@ -10,8 +10,8 @@ from specdec.core.contracts import Exactness
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """exactness: the law's relation to the target's. level: the mode. "algorithmic": exact for the logits that
-    the verification passes returned; "reverify": tokens that rounding could change were decided by one-token passes;
-    "fixed-width": bit for bit what the same passes say without drafts. notes: what qualifies it, in words.
+    the verification passes returned; "fixed-width": bit for bit what the same passes say without drafts. notes: what
+    qualifies it, in words.
     """
 
     exactness: Exactness

@@ -71,7 +71,11 @@ class Drafter(Part):
 
 
 class DraftSession(ABC):
-    """One generation's drafting. The engine calls `propose`, then `observe`, once a round."""
+    """One generation's drafting.
+
+    Each round the engine calls `observe` with the outcomes of the round before, first with those of the pass over the
+    prompts, and then `propose`.
+    """
 
     @abstractmethod
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
@@ -133,6 +137,7 @@ class Verifier(Part):
     branching: whether it can judge trees.
     rejects: whether it may throw drafted tokens away, which needs a target that can roll back.
     greedy: whether it can decode at temperature 0.
+    draws_by_position: the token of a position follows from that position's law and noise alone, whatever is drafted.
     particles: rows that carry one output together; with more than one, verdicts carry weights and `gather` gives
         the rule by which these rows are resampled.
     """
@@ -145,6 +150,7 @@ class Verifier(Part):
     branching: bool = False
     rejects: bool = True
     greedy: bool = True
+    draws_by_position: bool = False
     particles: int = 1
 
     def verify(self, forest: Forest, laws: Laws, rng: Rng) -> Verdict:

@@ -59,7 +59,7 @@ class Provisional(Standing):
             found.append(_below(ahead.tokens, draft))
         return found
 
-    def settle(self, row: Row, path: tuple[int, ...], decided: list[int], doubts: Sequence[int]) -> Settled:
+    def settle(self, row: Row, path: tuple[int, ...], decided: list[int]) -> Settled:
         ahead = self._of(row)
         canonical = 0  # nodes of the path that are canonical: those at their own places
         while canonical < len(path) and path[canonical] == canonical + 1:

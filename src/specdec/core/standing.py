@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
 from specdec.core.draft import Draft
-from specdec.core.rng import Rng
-from specdec.core.sampling import Laws
 from specdec.core.state import Budget, Round, Row
-from specdec.core.verdict import Verdict
 
 
 class Settled(NamedTuple):
     """What a row emits of a verdict.
 
     path: kept nodes, at most one fewer than `tokens`, or as many where the last one ends the row.
-    reverified: the token had been in doubt and was decided by a pass of its own.
     """
 
     path: tuple[int, ...]
     tokens: list[int]
-    reverified: bool = False
 
 
 class Standing:
@@ -45,12 +38,8 @@ class Standing:
         """The drafts as they are scored and judged."""
         return drafts
 
-    def doubts(self, laws: Laws, verdict: Verdict, rng: Rng) -> Tensor | None:
-        """`[rows, depth + 1]` bool, decisions that another pass might change, or None: there are none."""
-        return None
-
-    def settle(self, row: Row, path: tuple[int, ...], decided: list[int], doubts: Sequence[int]) -> Settled:
-        """What `row` emits: `decided[i]` was drawn at the i-th node of (anchor, *path), in doubt if `doubts[i]`."""
+    def settle(self, row: Row, path: tuple[int, ...], decided: list[int]) -> Settled:
+        """What `row` emits: `decided[i]` was drawn at the i-th node of (anchor, *path)."""
         return Settled(path, decided)
 
     def told(self, event: Round) -> Round:

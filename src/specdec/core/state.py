@@ -196,13 +196,12 @@ class Outcome:
     scores, index: the pass and this row's place in it; logits of all nodes, also of rejected ones. Outcomes of one
         round need not share one `scores`.
     done: the row ended with this round.
-    reverified: the token had been left in doubt by a wide pass and was decided by this one-token pass.
     kept: `nodes`, where they are not the anchor and `path`: a drafter below `merge` sees its own draft here, and the
         text may have gone on by nodes that another one drafted; scores and choices have them behind its own nodes.
     choices: what the drafter asked for in `Needs.choices`, by name: one entry a node, the anchor's first; an id for
         "decided", a tuple of ids for "top:k".
 
-    `tokens` is empty where a mode such as `reverify` lets the row stand still for a round; `leaf` means nothing then.
+    `tokens` is empty where a drafter is told that its row stood still for a round; `leaf` means nothing then.
     """
 
     row: Row
@@ -213,7 +212,6 @@ class Outcome:
     scores: Scores
     index: int
     done: bool = False
-    reverified: bool = False
     kept: tuple[int, ...] | None = None
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 

@@ -23,8 +23,7 @@ class Stats:
     seconds_*: wall clock in drafting, target passes, verification and everything.
     smallest_margin: smallest difference between the two largest processed scores at an emitted token, greedy
         only. near_ties: emitted tokens whose margin lay within `drift`, the measured difference between wide and
-        narrow passes; None where that was not measured. reverified: tokens that a wide pass had left in doubt and a
-        one-token pass decided.
+        narrow passes; None where that was not measured.
     """
 
     rounds: int = 0
@@ -43,7 +42,6 @@ class Stats:
     smallest_margin: float | None = None
     near_ties: int | None = None
     drift: float | None = None
-    reverified: int = 0
 
     @property
     def tokens_per_pass(self) -> float:
@@ -76,7 +74,6 @@ class Tally:
     judged_by_depth: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
-    reverified: int = 0
     margins: list[Tensor] = field(default_factory=list)
 
     def add(self, event: Round, told: Round) -> None:
@@ -84,7 +81,6 @@ class Tally:
         self.passes += len(event.rows)
         for outcome in event.rows:
             self.emitted += len(outcome.tokens)
-            self.reverified += outcome.reverified
             self.nodes += 1 + len(outcome.draft)
         for outcome in told.rows:
             shape = outcome.draft.topology
@@ -127,7 +123,6 @@ class Tally:
             smallest_margin=smallest,
             near_ties=near,
             drift=self.drift,
-            reverified=self.reverified,
         )
 
 

@@ -130,23 +130,6 @@ class CachedSession:
                     del self.map.pools[group]
             self.batch = [self.batch[index] for index in kept]
 
-    def straighten(self, row: int) -> None:
-        """Move a row's committed tokens to the slots of their positions, so that a pass is one of plain decoding.
-
-        Only for a row that shares its slots with no other and has no pending nodes.
-        """
-        held = self.map.rows[row]
-        if held.dense:
-            return
-        batch = self.batch.index(held.group)
-        first = next(place for place, slot in enumerate(held.slots) if slot != place)
-        for layer in self.cache.layers:
-            source = torch.tensor(held.slots[first:], device=layer.keys.device)
-            layer.keys[batch, :, first : len(held.slots)] = layer.keys[batch, :, source]
-            layer.values[batch, :, first : len(held.slots)] = layer.values[batch, :, source]
-        self.map.straighten(row)
-        self._visible = None  # the table of who lies where is made anew
-
     def adopt(self, row: int, layers: Sequence[tuple[Tensor, Tensor]], slots: Sequence[int]) -> None:
         """Take a copy of keys and values `[1, heads, length, size]` a layer as this row's first tokens.
 

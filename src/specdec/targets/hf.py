@@ -49,7 +49,6 @@ class HFTarget(Target):
         self._past: Past | None = None
         self._prefill_chunk: int | None = None
         self._width: int | None = None
-        self._straight = False
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -101,18 +100,16 @@ class HFTarget(Target):
             return layers_of(self.model)
         return self.model.get_input_embeddings() if name == "embed_tokens" else None
 
-    def for_call(
-        self, past: Past | None, prefill_chunk: int | None, width: int | None = None, straight: bool = False
-    ) -> HFTarget:
+    def for_call(self, past: Past | None, prefill_chunk: int | None, width: int | None = None) -> HFTarget:
         """This target for one call.
 
         past: an earlier turn's keys and values, one row's, a layer. width: nodes of every pass after the prompt's,
-        which then all have one shape. straight: one-token passes see the tokens in the order of the text.
+        which then all have one shape.
         """
-        if past is None and prefill_chunk is None and width is None and not straight:
+        if past is None and prefill_chunk is None and width is None:
             return self
         own = copy.copy(self)
-        own._past, own._prefill_chunk, own._width, own._straight = past, prefill_chunk, width, straight
+        own._past, own._prefill_chunk, own._width = past, prefill_chunk, width
         return own
 
     def begin(self, rows: Sequence[Row], needs: Needs) -> HFSession:
@@ -126,10 +123,8 @@ class HFTarget(Target):
         if self._width is not None:
             session: CachedSession = FixedSession(lm, prompts, expected, self._width)
         else:
-            # A row is put straight by moving its tokens, so it must not share them.
-            groups = range(len(rows)) if self._straight else [row.group for row in rows]
-            session = lm.open(prompts, groups, expected)
-        return HFSession(session, rows, Taps(needs.features), self._past, self._prefill_chunk, self._straight)
+            session = lm.open(prompts, [row.group for row in rows], expected)
+        return HFSession(session, rows, Taps(needs.features), self._past, self._prefill_chunk)
 
 
 class HFSession(TargetSession):
@@ -142,9 +137,8 @@ class HFSession(TargetSession):
         taps: Taps,
         past: Past | None = None,
         chunk: int | None = None,
-        straight: bool = False,
     ) -> None:
-        self.lm, self._taps, self._chunk, self._straight = lm, taps, chunk, straight
+        self.lm, self._taps, self._chunk = lm, taps, chunk
         self._row = {row.index: number for number, row in enumerate(rows)}
         self._only = len(rows) == 1
         if past is not None:
@@ -156,9 +150,6 @@ class HFSession(TargetSession):
 
     def score(self, forest: Forest) -> Scores:
         rows = [self._row[row.index] for row in forest.rows]
-        if self._straight and forest.width == 1:
-            for row in rows:
-                self.lm.straighten(row)
         # The anchor is the first node of the pass, so the draft's nodes move up by one.
         parents = [(-1, *(parent + 1 for parent in shape.parents)) for shape in forest.shapes]
         logits, features = self.lm.extend(rows, forest.tokens, parents, self._taps)

@@ -249,13 +249,6 @@ class SlotMap:
         self.pools[slots.group].free([node.slot for i, node in enumerate(slots.pending) if i not in keep])
         slots.pending.clear()
 
-    def straighten(self, row: int) -> None:
-        """Note that a row without pending nodes, the only one of its group, now lies in slots 0 to its length."""
-        slots = self.rows[row]
-        pool = self.pools[slots.group] = Pool()
-        slots.slots = pool.take(len(slots.slots))
-        slots.dense, slots.marked = True, 0
-
     def follow(self, sources: Mapping[int, int]) -> None:
         """Let rows hold the committed slots of other rows of their group, as these are now, instead of their own."""
         taken = {row: replace(self.rows[source], slots=[*self.rows[source].slots]) for row, source in sources.items()}

@@ -38,28 +38,3 @@ def follow(forest: Forest, draw: Callable[[Tensor, int, Tensor], Tensor]) -> Ver
         if host.known_true(lambda: ~alive, forest.device):  # noqa: B023 - asked at once
             break
     return Verdict(node, token)
-
-
-def along(forest: Forest, verdict: Verdict, ask: Callable[[Tensor, int, Tensor, Tensor], Tensor]) -> Tensor:
-    """Ask about every decision of a verdict, the anchor's first: `[rows, depth + 1]` bool.
-
-    ask: `(node [rows], depth, alive [rows], token [rows]) -> [rows]` bool, `token` being the one decided at `node`.
-    Decisions that a row did not come to are False.
-    """
-    rows = torch.arange(len(forest.rows), device=forest.device)
-    if forest.depth == 0:
-        return ask(verdict.leaf, 0, torch.ones_like(rows, dtype=torch.bool), verdict.next_token)[:, None]
-    tables = forest.tables
-    path = tables.path[rows, verdict.leaf]  # [rows, deepest], padded with the leaf itself
-    length = tables.depth[rows, verdict.leaf]  # [rows]
-    answers: list[Tensor] = []
-    for depth in range(forest.depth + 1):
-        node = path[:, depth - 1] if depth else torch.zeros_like(rows)
-        alive = length >= depth
-        drafted = forest.tokens[rows, path[:, min(depth, forest.depth - 1)]]
-        token = torch.where(length > depth, drafted, verdict.next_token)
-        answers.append(ask(node, depth, alive, token) & alive)
-        if host.known_true(lambda: length <= depth, forest.device):  # noqa: B023 - asked at once
-            break
-    none = torch.zeros_like(answers[0])
-    return torch.stack(answers + [none] * (forest.depth + 1 - len(answers)), dim=1)

@@ -12,7 +12,7 @@ from specdec.core.interfaces import Verifier
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws, best
 from specdec.core.verdict import Verdict
-from specdec.verifiers.descent import along, follow
+from specdec.verifiers.descent import follow
 from specdec.verifiers.greedy_config import GreedyConfig
 
 
@@ -23,6 +23,7 @@ class Greedy(Verifier):
     exactness = Exactness.EXACT_GREEDY
     judges = frozenset(Kind)
     branching = True
+    draws_by_position = True
 
     @property
     def config(self) -> GreedyConfig:
@@ -58,15 +59,6 @@ class Greedy(Verifier):
         if laws.plain or any(row.sampling.strict for row in forest.rows):
             return laws.likely  # a grammar must not see prefixes that the text cannot reach
         return torch.where(judged, best(laws.p_everywhere(judged)), laws.likely)
-
-    def doubts(self, forest: Forest, laws: Laws, verdict: Verdict, rng: Rng, drift: float) -> Tensor:
-        """`[rows, depth + 1]` bool: decisions whose two largest scores lie within `drift` of each other."""
-
-        def close(node: Tensor, depth: int, alive: Tensor, token: Tensor) -> Tensor:
-            top = laws.processed(node, depth, alive).double().topk(2, dim=-1).values  # [rows, 2]
-            return top[:, 0] - top[:, 1] <= drift
-
-        return along(forest, verdict, close)
 
 
 def example(vocab_size: int) -> Greedy:

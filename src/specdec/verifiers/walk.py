@@ -11,11 +11,10 @@ from specdec.core.interfaces import Verifier
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws
 from specdec.core.verdict import Verdict
-from specdec.verifiers.descent import along, follow
+from specdec.verifiers.descent import follow
 from specdec.verifiers.walk_config import WalkConfig
 
 _STREAM = 1
-_LAST = 1e-12  # mass below which rounding makes an edge of 0 or 1
 
 
 class Walk(Verifier):
@@ -29,6 +28,7 @@ class Walk(Verifier):
     name = "walk"
     judges = frozenset({Kind.POINT})
     branching = True
+    draws_by_position = True
 
     @property
     def config(self) -> WalkConfig:
@@ -64,25 +64,6 @@ class Walk(Verifier):
         ]
         drawn = rng.fold(_STREAM).categorical(p, at=keys, ahead=True)
         return torch.where(judged, drawn.view_as(likely), likely)
-
-    def doubts(self, forest: Forest, laws: Laws, verdict: Verdict, rng: Rng, drift: float) -> Tensor:
-        """`[rows, depth + 1]` bool: draws whose uniform lies within `drift` of an edge of their token's interval."""
-        stream = rng.fold(_STREAM)
-
-        def near_edge(node: Tensor, depth: int, alive: Tensor, token: Tensor) -> Tensor:
-            p = only(laws.p(node, depth, alive), alive)
-            token = token * alive  # the certainty that stands in for other rows has its mass on token 0
-            cdf = p.cumsum(-1)
-            high = cdf.gather(1, token[:, None])[:, 0]  # [rows], upper edge of the token's interval
-            low = high - p.gather(1, token[:, None])[:, 0]
-            high, low = high / cdf[:, -1], low / cdf[:, -1]
-            # Equal keys are equal noise, so these coins tell where the uniform of the draw lies. 0 and 1 are no edges.
-            at = [(row.copy, row.position + 1 + depth) for row in forest.rows]
-            below = stream.bernoulli(torch.where(high < 1 - _LAST, high - drift, 2.0), at=at)
-            above = ~stream.bernoulli(torch.where(low > _LAST, low + drift, 0.0), at=at)
-            return ~(below & above)
-
-        return along(forest, verdict, near_edge)
 
 
 def only(p: Tensor, active: Tensor) -> Tensor:
