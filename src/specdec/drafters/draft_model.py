@@ -14,6 +14,7 @@ from specdec.core.sampling import Sampling
 from specdec.core.state import Context, Row
 from specdec.drafters.draft_model_config import DraftModelConfig
 from specdec.drafters.model_session import ModelSession
+from specdec.drafters.proposal import mirrored
 from specdec.targets.cached_lm import CachedLM
 from specdec.targets.load import load_model
 from specdec.targets.tokenizers import vocabulary_problems
@@ -96,10 +97,7 @@ class DraftModel(Drafter):
 
     def samplings(self, rows: Sequence[Row]) -> dict[int, Sampling]:
         """Row index to how the draft model's logits become the law q that its guesses are drawn from."""
-        # One object for all rows that sample alike: equal objects are applied to all rows in one call.
-        mirrors = {id(row.sampling): row.sampling.mirror for row in rows}
-        own = self._own
-        return {row.index: mirrors[id(row.sampling)] if own is None or row.sampling.greedy else own for row in rows}
+        return mirrored(rows, self._own)
 
 
 def example(vocab_size: int) -> DraftModel:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specdec.core.acceptance import Acceptance
 from specdec.core.state import Budget
 
-_FORGET = 0.9  # weight of the past at each new observation of a depth
-_PRIOR = 2.0  # observations that the first guess of acceptance is worth
-_HOPE = 0.6  # first guess of the chance that a drafted token is kept
-_LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
 _LEAST = 1 / 32  # chance that a drafter's first node must have where no time has been measured
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # rounds of rest between two probes, doubling while probes fail
 PROBE = 2  # nodes of a probe
@@ -20,8 +17,7 @@ class Earnings:
     """What one drafter's guesses have been worth in one row: how far along its drafts the text went."""
 
     def __init__(self) -> None:
-        self._tried: list[float] = [_PRIOR]  # weighted judgements at each depth
-        self._kept: list[float] = [_HOPE * _PRIOR]
+        self._acceptance = Acceptance()
         self._rest = 0  # rounds since it was last asked
         self._pause = _PROBE_FIRST
 
@@ -29,30 +25,14 @@ class Earnings:
         """A draft that was `depth` deep, along which the text went `accepted` tokens."""
         if depth == 0:
             return  # it had no guess, which says nothing about its guesses
-        for level in range(min(accepted + 1, depth)):
-            if level == len(self._tried):
-                self._tried.append(0.0)
-                self._kept.append(0.0)
-            self._tried[level] = _FORGET * self._tried[level] + 1.0
-            self._kept[level] = _FORGET * self._kept[level] + (level < accepted)
+        self._acceptance.observe(depth, accepted)
         if self._rest:  # it was a probe
             self._pause = _PROBE_FIRST if accepted else min(2 * self._pause, _PROBE_LAST)
             self._rest = 0
 
     def reach(self, depth: int) -> list[float]:
-        """Chances that the text goes 1, 2, ... `depth` tokens along the next draft.
-
-        A depth that was hardly tried is taken to be like the one before it, or drafts would never grow into it.
-        """
-        chances, chance, reach = [], _HOPE, 1.0
-        for level in range(depth):
-            known = level < len(self._tried)
-            tried, kept = (self._tried[level], self._kept[level]) if known else (0.0, 0.0)
-            like = _LIKE_ABOVE if level else 0.0
-            chance = (kept + like * chance) / (tried + like)
-            reach *= chance
-            chances.append(reach)
-        return chances
+        """Chances that the text goes 1, 2, ... `depth` tokens along the next draft."""
+        return self._acceptance.reach(depth)
 
     def rest(self) -> bool:
         """Count a round in which it has earned nothing; False if it is time to probe whether that still holds."""

@@ -12,10 +12,9 @@ from specdec.core import host
 from specdec.core.draft import Draft, Kind
 from specdec.core.interfaces import DraftSession
 from specdec.core.rng import Rng
-from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Context, Outcome, Row
 from specdec.drafters.growth import Children, Frontier, grow, likeliest, widths
-from specdec.drafters.proposal import laws
+from specdec.drafters.proposal import laws, mirrored
 from specdec.drafters.sampled_tree import Step
 from specdec.drafters.sampled_tree import grow as grow_sampled
 from specdec.drafters.shares import Shares
@@ -57,8 +56,7 @@ class HeadSession(DraftSession):
         self._last: dict[int, Tensor] = {}  # the head's state behind the last entry, [width]
         self._values: dict[int, Sequence[float] | Tensor] = {}  # of the nodes of the last drafts, by row
         self._shares: dict[int, Shares] = {}  # of rows for which trees are drawn
-        mirrors = {id(row.sampling): row.sampling.mirror for row in context.rows}
-        self._samplings: dict[int, Sampling] = {row.index: mirrors[id(row.sampling)] for row in context.rows}
+        self._samplings = mirrored(context.rows)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:

@@ -15,6 +15,7 @@ from specdec.core.draft import Draft
 from specdec.core.interfaces import Drafter, DraftSession
 from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
+from specdec.drafters.carry import up_to_end
 from specdec.drafters.growth import worthwhile
 from specdec.drafters.prompt_lookup_config import PromptLookupConfig
 
@@ -84,10 +85,7 @@ class _Session(DraftSession):
         if self._config.max_tokens is not None:
             room = min(room, self._config.max_tokens)
         guess, evidence.size = index.continuation(row.tokens, room)
-        for place, token in enumerate(guess):
-            if token in row.eos:  # what followed an end in the text cannot follow it here
-                guess = guess[: place + 1]
-                break
+        guess = up_to_end(guess, row.eos)  # what followed an end in the text cannot follow it here
         values = evidence.values(len(guess))
         guess = guess[: worthwhile(values, budget, free=True)]
         self._values[row.index] = values[: len(guess)]

@@ -12,6 +12,15 @@ from specdec.core.state import Row
 from specdec.drafters.sampled_tree import Step
 
 
+def mirrored(rows: Sequence[Row], own: Sampling | None = None) -> dict[int, Sampling]:
+    """Row index to how a drafter's logits become the law of its guesses: as the target's, or by its `own` warpers.
+
+    One object for all rows that sample alike: equal objects are applied to all rows in one call.
+    """
+    mirrors = {id(row.sampling): row.sampling.mirror for row in rows}
+    return {row.index: mirrors[id(row.sampling)] if own is None or row.sampling.greedy else own for row in rows}
+
+
 def laws(
     rows: Sequence[Row],
     samplings: Sequence[Sampling],

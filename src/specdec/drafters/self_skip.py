@@ -14,7 +14,7 @@ from specdec.core.interfaces import Drafter, DraftSession, Target
 from specdec.core.rng import Rng
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Context, Row
-from specdec.drafters.proposal import laws, scores
+from specdec.drafters.proposal import laws, mirrored, scores
 from specdec.drafters.sampled_tree import Step, grow
 from specdec.drafters.self_skip_config import SelfSkipConfig
 from specdec.drafters.tree_shape import tree_shape
@@ -94,10 +94,7 @@ class SelfSkip(Drafter):
 
     def samplings(self, rows: Sequence[Row]) -> dict[int, Sampling]:
         """Row index to how logits become the law of the guesses."""
-        # One object for all rows that sample alike: equal objects are applied to all rows in one call.
-        mirrors = {id(row.sampling): row.sampling.mirror for row in rows}
-        own = self._own
-        return {row.index: mirrors[id(row.sampling)] if own is None or row.sampling.greedy else own for row in rows}
+        return mirrored(rows, self._own)
 
 
 class _Session(DraftSession):

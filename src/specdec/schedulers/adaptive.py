@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from specdec.core.acceptance import Acceptance
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
 from specdec.schedulers.adaptive_config import AdaptiveConfig
 from specdec.schedulers.cost import OUTLIER, RoundCost
 from specdec.schedulers.sizes import TreeSizes
 
-_FORGET = 0.9  # weight of the past at each new observation of a depth
-_PRIOR = 2.0  # observations that the first guess of acceptance is worth
-_HOPE = 0.6  # first guess of the chance that a drafted token is kept
-_LIKE_ABOVE = 0.5  # observations that the chance one depth above is worth
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
 _PROBE_DEPTH, _PROBE_NODES = 2, 4
 _RECENT = 0.95  # weight of the past in the going rate
@@ -71,10 +68,7 @@ class AdaptiveSession(ScheduleSession):
         self._factor: float | None = None  # what this generation takes of the time that was remembered
         self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
         self._deepest = min(config.max_depth, config.max_nodes)
-        first = [_PRIOR][: self._deepest]
-        rest = [0.0] * (self._deepest - len(first))
-        self._tried = first + rest  # weighted judgements at each depth
-        self._kept = [_HOPE * weight for weight in first] + rest
+        self._acceptance = Acceptance()
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._tokens = self._seconds = 0.0  # a row, recently
@@ -153,11 +147,7 @@ class AdaptiveSession(ScheduleSession):
         for outcome in event.rows:
             if outcome.done or not outcome.judged or not outcome.tokens:
                 continue  # what a stop cut away was not rejected, and a row that stood still has judged nothing
-            depth = min(outcome.draft.topology.judged_depth, self._deepest)
-            for level in range(min(outcome.accepted + 1, depth)):
-                kept = level < outcome.accepted
-                self._tried[level] = _FORGET * self._tried[level] + 1.0
-                self._kept[level] = _FORGET * self._kept[level] + kept
+            self._acceptance.observe(outcome.draft.topology.judged_depth, outcome.accepted)
             if outcome.accepted:
                 self._probe_every = _PROBE_FIRST
 
@@ -175,22 +165,11 @@ class AdaptiveSession(ScheduleSession):
         self._tokens = _RECENT * self._tokens + tokens
         self._seconds = _RECENT * self._seconds + seconds
 
-    def _chances(self) -> Iterator[float]:
-        """Estimated chance that a token at depth 1, 2, ... is kept if all before it are.
-
-        A depth that was hardly tried is taken to be like the one before it, or drafts would never grow into it.
-        """
-        chance = _HOPE
-        for tried, kept in zip(self._tried, self._kept, strict=True):
-            chance = (kept + _LIKE_ABOVE * chance) / (tried + _LIKE_ABOVE)
-            yield chance
-
     def _best_depth(self, costs: RoundCost) -> tuple[int, float]:
         """The depth of most tokens a second, and that rate in units of plain decoding's."""
         best, rate = 0, 1.0 / costs(0)
-        reach, expected = 1.0, 1.0
-        for depth, chance in enumerate(self._chances(), start=1):
-            reach *= chance
+        expected = 1.0
+        for depth, reach in enumerate(self._acceptance.reach(self._deepest), start=1):
             expected += reach
             if expected / costs(depth, depth) > rate:
                 best, rate = depth, expected / costs(depth, depth)

@@ -22,7 +22,10 @@ class CachedLM:
     """A model and the facts about it. Holds nothing of any generation; `open` starts one.
 
     `run` is the one place where the model is called, so a subclass may run what is no LM, such as a draft head.
+    static_shapes: passes are padded to a closed set of shapes.
     """
+
+    static_shapes = False
 
     def __init__(self, model: nn.Module, spec: ModelSpec | None = None) -> None:
         self.model: Any = model

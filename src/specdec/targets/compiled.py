@@ -84,6 +84,8 @@ class CompiledLM(CachedLM):
     its kernels.
     """
 
+    static_shapes = True
+
     def __init__(self, plain: CachedLM) -> None:
         self.plain = plain
         self.model, self.spec, self.dtype = plain.model, plain.spec, plain.dtype
