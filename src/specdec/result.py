@@ -112,7 +112,7 @@ class Stream:
             particles=self._generation.population.ensembles(self._generation.rows),
         )
         if len(self._generation.rows) == 1 and isinstance(session, HFSession):
-            out[_CACHE_FIELD] = session.lm.export(0)
+            out[_CACHE_FIELD] = session.lm.export(0, len(self._rows[0].padding))
         return out
 
     def _steps(self, kept: dict[int, list[Tensor]]) -> tuple[Tensor, ...]:

@@ -163,3 +163,22 @@ def test_prompts_in_chunks(chunk):
     ids = torch.arange(1, 30)[None]
     out = decoder().generate(ids, max_new_tokens=12, do_sample=False, prefill_chunk_size=chunk)
     assert torch.equal(out, plain(ids, max_new_tokens=12))
+
+
+def test_the_cache_of_a_padded_prompt_goes_on_as_plain_generates():
+    ids = torch.tensor([[0, 0, 0, 1, 2, 3, 4]])
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+    call = {"do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
+    turns = [
+        generate(ids, attention_mask=mask, max_new_tokens=5, **call)
+        for generate in (target().generate, decoder("prompt-lookup").generate)
+    ]
+    assert torch.equal(turns[0].sequences, turns[1].sequences)
+    more = torch.cat([turns[0].sequences, torch.tensor([[11, 12]])], 1)
+    whole = torch.cat([mask, torch.ones(1, more.shape[1] - 7, dtype=torch.int64)], 1)
+    expected = target().generate(more, attention_mask=whole, max_new_tokens=8, **call).sequences
+    for turn in turns:
+        for generate in (target().generate, decoder("prompt-lookup").generate):
+            cache = copy.deepcopy(cache_in(turn))
+            again = generate(more, attention_mask=whole, **{keyword(): cache}, max_new_tokens=8, **call)
+            assert torch.equal(again.sequences, expected)

@@ -18,6 +18,7 @@ from specdec.core.errors import (
 )
 from specdec.drafters import NoDraft, PromptLookup
 from tests.frontdoor.models import PROMPT, RAGGED, decoder, draft, llama, plain, target
+from tests.frontdoor.test_cache import cache_in, keyword
 
 
 @pytest.fixture
@@ -209,3 +210,36 @@ def test_a_cache_object_that_keeps_no_keys(counted):
     with pytest.raises(UnsupportedOptionError, match="Odd"):
         counted.generate(PROMPT, max_new_tokens=4, do_sample=False, past_key_values=Odd())
     assert counted.passes == []
+
+
+def test_new_tokens_alone_beside_a_cache(counted):
+    """`generate` takes them with a mask over the whole text; the rows of an engine hold the whole text."""
+    turn = plain(max_new_tokens=4, return_dict_in_generate=True)
+    new = torch.tensor([[9, 8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7]])
+    mask = torch.ones(1, turn.sequences.shape[1] - 1 + new.shape[1], dtype=torch.int64)
+    with pytest.raises(UnsupportedOptionError, match="pass the whole text as input_ids"):
+        counted.generate(new, attention_mask=mask, max_new_tokens=4, do_sample=False, **{keyword(): cache_in(turn)})
+
+
+def test_equal_prompts_of_a_batch_with_a_cache(counted):
+    turn = plain(max_new_tokens=4, return_dict_in_generate=True)
+    twice = turn.sequences.repeat(2, 1)
+    with pytest.raises(UnsupportedOptionError, match="several prompts"):
+        counted.generate(twice, max_new_tokens=4, do_sample=False, **{keyword(): cache_in(turn)})
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_texts_that_cross_a_change_of_rotary_frequencies(kind):
+    options = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 32}
+    rope = {"rope_theta": 10000.0, "rope_type": kind, "factor": 2.0, **(options if kind == "longrope" else {})}
+    edge = 32 if kind == "longrope" else 64
+    model = llama(0, max_position_embeddings=128 if kind == "longrope" else 64, rope_parameters=rope)
+    decoder = Decoder(model, PromptLookup())
+    for length, new, right in ((6, 20, True), (edge - 4, 10, False), (edge + 4, 10, kind == "longrope")):
+        ids = torch.tensor([[1 + i % 60 for i in range(length)]])
+        if right:
+            expected = model.generate(ids, max_new_tokens=new, do_sample=False)
+            assert torch.equal(decoder.generate(ids, max_new_tokens=new, do_sample=False), expected), length
+        else:
+            with pytest.raises(UnsupportedModelError, match=f"{kind}.* at {edge} tokens"):
+                decoder.generate(ids, max_new_tokens=new, do_sample=False)

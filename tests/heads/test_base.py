@@ -18,9 +18,10 @@ from specdec import Decoder
 from specdec.core.errors import CheckpointError, IncompatibleError, ModelNotFoundError
 from specdec.drafters import Medusa
 from specdec.heads import MedusaHead, files, load_head
-from specdec.heads.base import facts_of, public_name
+from specdec.heads.base import embedded, facts_of, public_name
 from specdec.heads.config import HeadConfig, TargetFacts, checked_ids, tokenizer_fingerprint
 from specdec.heads.eagle import EagleHead
+from specdec.heads.trees import cartesian
 from specdec.targets.hf import HFTarget
 from tests.frontdoor.models import VOCAB, llama, target, tokenizer
 
@@ -400,3 +401,24 @@ def test_a_head_may_be_shared_by_threads_and_targets():
 
 def shared_of(model):
     return {"embed_tokens": model.get_input_embeddings(), "lm_head": model.get_output_embeddings()}
+
+
+def test_a_save_leaves_nothing_of_an_earlier_one_that_would_be_read_first(tmp_path):
+    first, second = head(), head()
+    first.tree = cartesian((2, 1))
+    first.save(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"x": "old.safetensors"}}')
+    second.save(tmp_path)
+    again = load_head(tmp_path)
+    assert again.tree is None and all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), second.parameters(), strict=True)
+    )
+
+
+def test_rows_of_an_embedding_are_those_that_it_puts_out():
+    class Scaled(nn.Embedding):
+        def forward(self, ids):
+            return 3.0 * super().forward(ids)
+
+    module = Scaled(10_000, 4)
+    assert torch.equal(torch.cat([*embedded(module)]), 3.0 * module.weight)

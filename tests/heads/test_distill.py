@@ -210,3 +210,14 @@ def test_words_of_a_passage(monkeypatch):
     monkeypatch.setattr(prompts, "WORDS", 10)
     assert Passage.of("numbers", text) == Passage("numbers", "One two three. Four five! Six seven eight nine ten.")
     assert Passage.of("numbers", "no sentence at all " * 20) is None
+
+
+def test_a_shard_that_was_deleted_is_made_again(tmp_path, prompt_file):
+    def run():
+        chatty.distiller(tmp_path, FilePrompts(prompt_file, 0, 1.0, (9, 14)), 4, chatty.target()).run()
+        return chatty.made(tmp_path)
+
+    before = run()
+    for shard in tmp_path.glob("shard-*"):
+        shard.unlink()
+    assert run() == before

@@ -147,8 +147,8 @@ def test_tensors_that_are_amiss_are_named(folder, name, value, fault):
 
 def test_a_deleted_shard_is_made_again_and_overwrites_none(folder):
     (folder / "shard-00000.safetensors").unlink()
-    writer = ShardWriter(folder, ABOUT)
     assert ShardReader(folder).shards[0][1]["dialogues"] == 4  # reading alone changes nothing
+    writer = ShardWriter(folder, ABOUT)
     writer.write([dialogue(0)], {})
     reader = ShardReader(folder)
     assert [path.name for path, _ in reader.shards] == ["shard-00001.safetensors", "shard-00002.safetensors"]

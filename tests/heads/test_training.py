@@ -24,7 +24,7 @@ from specdec.heads import load_head
 from specdec.heads.eagle import EagleHead
 from specdec.heads.medusa import MedusaHead
 from specdec.heads.shards import ShardReader
-from specdec.heads.training import Recipe, store_features, train
+from specdec.heads.training import Recipe, schedule, store_features, train
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.data import Batches, Corpus
 from specdec.heads.training.features import Features
@@ -471,3 +471,36 @@ def test_a_store_that_runs_out_of_space_keeps_its_finished_shards(data, tmp_path
     with pytest.raises(CheckpointError, match="the disk is full"):
         store_features(target(), Tokenizer(), [data], tmp_path, recipe)
     assert [path.name[:6] for path in tmp_path.iterdir()] == ["final-"]  # whole, and no rest of the other
+
+
+def test_what_another_trainer_left_is_no_business_of_ours(data, tmp_path):
+    other = tmp_path / "checkpoints" / "checkpoint-500"
+    other.mkdir(parents=True)
+    (other / "optimizer.pt").write_bytes(b"somebody's")
+    with pytest.raises(CheckpointError, match="nothing to resume"):
+        run(data, tmp_path, steps=2, resume=True)
+    run(data, tmp_path, steps=2)
+    assert (other / "optimizer.pt").read_bytes() == b"somebody's"
+
+
+def test_a_run_goes_on_with_the_options_it_was_begun_with(data, tmp_path):
+    run(data, tmp_path, steps=2)
+    with pytest.raises(CheckpointError, match="other options or another start"):
+        run(data, tmp_path, steps=4, resume=True, options={**OPTIONS["eagle"], "embed_scale": 2.0})
+
+
+def test_a_head_that_is_begun_with_keeps_its_config(data, tmp_path):
+    run(data, tmp_path / "first", steps=2)
+    with pytest.raises(ConfigError, match="keeps its config: leave"):
+        run(data, tmp_path / "second", steps=2, start=str(tmp_path / "first"), options={"embed_scale": 2.0})
+    assert run(data, tmp_path / "second", steps=2, start=str(tmp_path / "first"), options={}).finished
+
+
+def test_a_step_that_takes_minutes_is_time_spent(monkeypatch):
+    clock = iter(range(0, 10_000, 61))
+    monkeypatch.setattr(schedule.time, "monotonic", lambda: next(clock))
+    progress = schedule.Progress(None, 120.0)
+    for _ in range(2):
+        progress.start()
+        progress.stop()
+    assert progress.of(2) == 1.0

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from specdec import Decoder
 from specdec.cli.main import build_app
 from specdec.drafters import DraftModel, PromptLookup
 from specdec.testing.certify import Certificate, certify
@@ -82,3 +83,37 @@ def test_the_command_reports_and_reads_prompts(tmp_path, monkeypatch):
     prompts.write_text('{"turns": []}\n')
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 1 and "line 1" in result.output
+
+
+@pytest.mark.parametrize("which", ["_sampled", "_batched", "greedy"])
+def test_texts_that_differ_by_more_than_rounding_fail_whatever_else_is_right(which, monkeypatch):
+    model = llama(0)
+    if which == "greedy":  # only ends earlier
+        generate = Decoder.generate
+
+        def shorter(self, *args, **kwargs):
+            return generate(self, *args, **{**kwargs, "max_new_tokens": kwargs["max_new_tokens"] - 1})
+
+        monkeypatch.setattr(Decoder, "generate", shorter)
+    elif which == "_batched":
+        generate = Decoder.generate
+
+        def wrong(self, *args, **kwargs):
+            out = generate(self, *args, **kwargs)
+            if kwargs["input_ids"].shape[0] > 1:
+                out[:, -3] = (out[:, -3] + 9) % 64
+            return out
+
+        monkeypatch.setattr(Decoder, "generate", wrong)
+    else:
+        generate = Decoder.generate
+
+        def reseeded(self, *args, **kwargs):
+            if kwargs.get("do_sample") and isinstance(self.drafter, PromptLookup):
+                kwargs["seed"] += 1
+            return generate(self, *args, **kwargs)
+
+        monkeypatch.setattr(Decoder, "generate", reseeded)
+    certificate = certify(model, PromptLookup(), PROMPTS, max_new_tokens=20)
+    assert certificate.level == "failed" and sum(finding.unexplained for finding in certificate.findings)
+    assert "differ by more than rounding" in str(certificate)

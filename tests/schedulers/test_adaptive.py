@@ -345,3 +345,14 @@ def test_a_plain_round_of_a_slow_spell_does_not_make_drafts_look_cheap():
     for stale in range(3):
         curve = curve.observe(64, 3.5, stale)
     assert curve(64) > 2.5 * curve(0)
+
+
+def test_a_machine_that_becomes_faster_does_not_make_nodes_free():
+    curve = CostCurve()
+    for _ in range(20):
+        curve = curve.observe(0, 1.0).observe(4, 1.1).observe(16, 1.4, 1)
+    for stale in range(2, 12):
+        nodes = 16 if stale % 2 else 4
+        curve = curve.observe(nodes, 0.5 * (1.4 if nodes == 16 else 1.1), stale)
+    assert curve(0) == pytest.approx(0.5, rel=0.05)
+    assert curve(16) - curve(4) == pytest.approx(0.15, rel=0.3)

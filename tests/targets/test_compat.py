@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from transformers import DynamicCache, LogitsProcessorList
+from transformers import DynamicCache, LlamaConfig, LogitsProcessorList
 from transformers.generation import logits_process
 
 from specdec.targets import compat
@@ -178,3 +178,18 @@ def test_min_dtype_hides_a_key_without_nan(dtype: torch.dtype) -> None:
     hidden[1:] = compat.min_dtype(dtype)
     assert torch.equal((hidden + 1).softmax(-1), torch.tensor([1.0, 0.0, 0.0], dtype=dtype))
     assert torch.isfinite(hidden).all()
+
+
+@pytest.mark.parametrize(("rope", "edge"), [
+    (None, ("", None)),
+    ({"rope_type": "linear", "factor": 2.0}, ("", None)),
+    ({"rope_type": "dynamic", "factor": 2.0}, ("dynamic", 64)),
+    ({"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+      "original_max_position_embeddings": 32}, ("longrope", 32)),
+])  # fmt: skip
+def test_the_length_at_which_positions_are_computed_anew(rope, edge):
+    options = {} if rope is None else {"rope_parameters": {"rope_theta": 10000.0, **rope}}
+    config = LlamaConfig(hidden_size=16, num_attention_heads=2, max_position_embeddings=64, **options)
+    assert compat.length_edge(config) == edge
+    config.attn_temperature_tuning, config.floor_scale = True, 8192
+    assert compat.length_edge(config) == ("attention temperature", 8192)

@@ -70,7 +70,8 @@ def test_features_are_those_of_the_one_token():
     (torch.float32, True, True, False),
 ])  # fmt: skip
 def test_where_it_pays(dtype, wide, long, pairs):
-    session = CachedLM(target()).open([[1, 2, 3]])
+    session = CachedLM(target()).open([[1, 2, 3]], expected=3000)
     session.lm.dtype, session._wide = dtype, wide
     assert session._pays_in_pairs(2000 if long else 20, torch.device("cpu")) is pairs
     assert not session._pays_in_pairs(2000, torch.device("meta"))
+    assert not session._pays_in_pairs(2999, torch.device("cpu"))  # a second one would stand behind the last position

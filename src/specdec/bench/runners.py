@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.bench.setting import Setting
 from specdec.bench.strategies import Contender
-from specdec.core.errors import ConfigError, IncompatibleError, UnsupportedOptionError
+from specdec.core.errors import ConfigError
 from specdec.core.stats import Stats
 from specdec.decoder import Decoder
 from specdec.targets.hf import HFTarget
@@ -72,8 +72,8 @@ def build(contender: Contender, target: HFTarget, tokenizer: Any, setting: Setti
         return _given(contender.argument, model, tokenizer)
     try:
         return _decoder(Decoder.from_config(contender.with_setting(setting.exactness, setting.compile), target))  # type: ignore[arg-type]
-    except (IncompatibleError, UnsupportedOptionError) as error:
-        raise Skipped(str(error)) from error
+    except Exception as error:  # the others go on, whatever is wrong with this one
+        raise Skipped(str(error) or type(error).__name__) from error
 
 
 def _generate(model: Any, counted: bool = True, **options: Any) -> Runner:
@@ -115,16 +115,18 @@ def _given(place: str, model: Any, tokenizer: Any) -> Runner:
         if make is None:
             raise ConfigError(f"call:{place}: the file has no {name!r}")
         decode = make(model, tokenizer)
+    except ConfigError:
+        raise
     except ImportError as error:
         raise Skipped(f"not installed: {error}") from error
-    except NotImplementedError as error:
-        raise Skipped(str(error)) from error
+    except Exception as error:
+        raise Skipped(str(error) or type(error).__name__) from error
 
     def run(ids: Tensor, mask: Tensor, call: Call) -> Answer:
         torch.manual_seed(call.seed)
         with _Passes(model) as passes:
             text = decode(ids, mask, **call.options)
-        return Answer(text, passes.count or None)
+        return Answer(text, (passes.count or 0) * len(ids) or None)
 
     return run
 

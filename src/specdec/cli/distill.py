@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import time
 from collections import Counter
@@ -73,7 +74,8 @@ def distill(
         given = [Passage("", text) for text in _paragraphs(passages)] if passages else []
         recipe = TemplatePrompts(seed, greedy_share, limits, given=given, held_out=held_out, **options)
     settings = {
-        "prompts": prompts.name if prompts else "self" if only_self else "held-out" if held_out else "templates",
+        "prompts": _mark(prompts) if prompts else "self" if only_self else "held-out" if held_out else "templates",
+        **({"passages": _mark(passages)} if passages else {}),
         "seed": seed,
         "greedy_share": greedy_share,
         "temperature": temperature,
@@ -101,6 +103,14 @@ def distill(
     finally:
         signal.signal(signal.SIGTERM, before)
     typer.echo(_line(maker.progress))
+
+
+def _mark(path: Path) -> str:
+    """A file's name and what it holds: a run that goes on has to ask the same."""
+    try:
+        return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
 def _paragraphs(path: Path) -> list[str]:

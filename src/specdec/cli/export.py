@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from specdec.core.errors import ConfigError
+from specdec.core.errors import ConfigError, IncompatibleError
 
 __all__ = ["export"]
 
@@ -51,6 +51,13 @@ def export(
     folder = files.locate(head)
     found: Any
     if "kind" in files.read_json(folder):
+        given = {
+            "--layers": layers != "auto", "--layer-ids": ids is not None, "--vocabulary": vocabulary != "auto",
+            "--norm-before-residual": norm_before_residual is not None, "--norm-output": norm_output is not None,
+            "--final-norm": final_norm is not None,
+        }  # fmt: skip
+        if wrong := [name for name, asked in given.items() if asked]:
+            raise ConfigError(f"{', '.join(wrong)}: a head of specdec's own has one reading; leave this out")
         found = open_head(folder)
     else:
         readings = Conventions(layers, ids, vocabulary, norm_before_residual, norm_output, final_norm)  # type: ignore[arg-type]
@@ -63,6 +70,8 @@ def export(
         found = found.head(facts_of(model))
     names: tuple[str, ...] = ()
     if model is not None:
+        if problems := found.fit_problems(facts_of(model)):
+            raise IncompatibleError(problems)
         found.bind(model.get_input_embeddings(), model.get_output_embeddings())
         names = (type(model).__name__,)
     name = verifier or found.config.target

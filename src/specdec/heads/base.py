@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -188,12 +188,14 @@ class Head(nn.Module):
         """
         weights = {name: value.detach().cpu() for name, value in self.state_dict().items()}
         try:
-            files.write(Path(folder), self.config.model_dump(mode="json"), weights, self.side_files())
+            files.write(Path(folder), self.config.model_dump(mode="json"), weights, self.side_files(), self.aside)
         except Exception as error:  # safetensors has no type of its own for a full disk
             raise CheckpointError(
                 f"the {self.kind} head could not be saved to {os.fspath(folder)}: {error}. "
                 "What was saved there before is unchanged"
             ) from error
+
+    aside: ClassVar[tuple[str, ...]] = ()  # names that `side_files` may give
 
     def side_files(self) -> dict[str, str]:
         """Further text files of a save, by name."""
@@ -235,6 +237,20 @@ class Head(nn.Module):
                     raise ValueError("draft ids must be in ascending order")
             except ValueError as error:
                 raise CheckpointError(f"{where}: draft_ids: {error}. Save or download the head again") from error
+
+
+def count(embed_tokens: nn.Module) -> int:
+    """Number of tokens that an embedding knows."""
+    weight: Any = embed_tokens.weight
+    return int(weight.shape[0])
+
+
+@torch.no_grad()
+def embedded(embed_tokens: nn.Module) -> Iterator[Tensor]:
+    """All rows that an embedding puts out, `[some, d]` at a time: its weights, unless the model scales them."""
+    weight: Any = embed_tokens.weight
+    for start in range(0, count(embed_tokens), 8192):
+        yield embed_tokens(torch.arange(start, min(start + 8192, count(embed_tokens)), device=weight.device))
 
 
 def facts_of(target: Target | nn.Module, name: str = "") -> TargetFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,17 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
-    """Write config, weights and further text files; an earlier save stays whole if anything fails before the end."""
+def write(
+    folder: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    texts: Mapping[str, str],
+    aside: Collection[str] = (),
+) -> None:
+    """Write config, weights and further text files; an earlier save stays whole if anything fails before the end.
+
+    aside: names of text files that a save may have; those of an earlier one that this one has not are removed.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,6 +140,8 @@ def write(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
         # Everything is on the disk; what follows needs no space.
         for name in (WEIGHTS, *every):
             os.replace(folder / f"{name}{mark}", folder / name)
+        for name in {INDEX, *aside} - set(every):  # of an earlier save, and read before what has just been written
+            (folder / name).unlink(missing_ok=True)
     finally:
         for name in (WEIGHTS, *every):
             (folder / f"{name}{mark}").unlink(missing_ok=True)

@@ -115,6 +115,8 @@ class MedusaHead(Head):
         scores = torch.nan_to_num(scores, nan=torch.finfo(scores.dtype).min)
         return self.to_target(top(scores, count))
 
+    aside = (_TREE,)
+
     def side_files(self) -> dict[str, str]:
         return {} if self.tree is None else {_TREE: self.tree.to_json()}
 

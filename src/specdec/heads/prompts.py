@@ -97,7 +97,7 @@ class FilePrompts(Recipe):
 
 def _read_prompts(path: Path) -> list[tuple[str, ...]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the prompts cannot be read: {error}") from error
     found: list[tuple[str, ...]] = []

@@ -55,7 +55,9 @@ class ShardWriter:
                         f"{self.folder}: the folder holds data with {_difference(name, found, wanted)}. "
                         "Continue with the settings it was begun with, or choose another folder"
                     )
-            self.index["shards"] = [e for e in self.index["shards"] if (self.folder / e["file"]).exists()]
+            there = [entry for entry in self.index["shards"] if (self.folder / entry["file"]).exists()]
+            if len(there) < len(self.index["shards"]):  # deleted, to be made again
+                self._write_index({**self.index, "shards": there})
         else:
             self.index = {"format": FORMAT, **self.about, "shards": []}
 

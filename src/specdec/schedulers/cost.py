@@ -41,12 +41,13 @@ class CostCurve:
             new = min(0.8, 0.2 + 0.05 * stale)  # the longer ago, the less the old measurement says
             new = min(new, _HICCUP) if found > _SURPRISE else new
             return self.scaled(1.0 + new * (min(found, OUTLIER) - 1.0))
-        after, priced = self._sloped(nodes, seconds), self.sums[0] > 0
+        priced = self.sums[0] > 0
         if priced and found < 1 / _SURPRISE and (stale or _SURPRISE * seconds < self.plain):
-            return after.scaled(found)  # nothing makes a round that much faster than it is
+            return self.scaled(found)._sloped(nodes, seconds)  # nothing makes a round that much faster than it is
         if priced and (stale > _FRESH or (surprise and stale)):
             # Nothing says whether the draft or the machine took the difference: the machine, for the most part.
-            return after.scaled(1.0 + 0.2 * (min(found, OUTLIER) - 1.0))
+            return self.scaled(1.0 + 0.2 * (min(found, OUTLIER) - 1.0))._sloped(nodes, seconds)
+        after = self._sloped(nodes, seconds)
         if priced and surprise and (self.doubted is None or (self.doubted > 1) != (found > 1)):
             return replace(after, doubted=found)
         weight, n, total = (0.0 if priced and surprise else _FORGET * old for old in self.sums)

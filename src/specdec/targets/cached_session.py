@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NO_TAPS = Taps(())
 _SPARE = 64  # slots added at least when a cache grows
+_TEMPLATES = 128  # nodes of the widest pass whose mask is kept for the next one
 _PAIRS_FROM = 256  # slots from which one token goes in a pass over two, where that takes less time
 
 
@@ -29,7 +30,7 @@ class CachedSession:
 
     def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
         self.lm, self._prompts = lm, [list(prompt) for prompt in prompts]
-        self._expected = _slots(self._prompts, groups, expected)
+        self._longest, self._expected = expected, _slots(self._prompts, groups, expected)
         self.cache, self.map = SlotCache(self._expected + _SPARE), SlotMap(list(groups))
         self.batch = list(self.map.pools)  # group of each batch row, in order
         self.capacity = 0
@@ -118,7 +119,8 @@ class CachedSession:
         to be those of plain decoding.
         """
         usual = device.type == "cpu" and self.lm.dtype == torch.bfloat16 and not self.lm.static_shapes
-        return usual and self._wide and held >= _PAIRS_FROM
+        # The last token may stand at the end of the model's context, behind which there is no position for another.
+        return usual and self._wide and _PAIRS_FROM <= held < self._longest - 2
 
     def commit(self, row: int, path: Sequence[int]) -> None:
         """Keep the pending nodes of `path` (indices, root first) as the row's next tokens; free the others."""
@@ -140,6 +142,8 @@ class CachedSession:
                 self.map.release(row)
         groups = {self.map.rows[row].group for row in live}
         kept = [index for index, group in enumerate(self.batch) if group in groups]
+        if self.lm.static_shapes:
+            return  # passes are compiled for a number of batch rows, which therefore stay
         if kept and len(kept) < len(self.batch):
             self.cache.select(torch.tensor(kept))
             if self._positions is not None:
@@ -161,14 +165,19 @@ class CachedSession:
             self.cache.update(keys[:, :, index.to(keys.device)], values[:, :, index.to(values.device)], number)
         self.map.fill(row, len(slots))
 
-    def export(self, row: int) -> Any:
-        """A DynamicCache of the row's committed tokens, in order, that plain `generate` can continue from."""
+    def export(self, row: int, padding: int = 0) -> Any:
+        """A DynamicCache of the row's committed tokens, in order, that plain `generate` can continue from.
+
+        padding: entries in front that a mask hides, for tokens of the caller's that were never run.
+        """
         rows = self.map.rows[row]
         batch = self.batch.index(rows.group)
         layers = []
         for layer in self.cache.layers:
             at = torch.tensor(rows.slots, device=layer.keys.device)
-            layers.append((layer.keys[batch : batch + 1, :, at], layer.values[batch : batch + 1, :, at]))
+            held = (values[batch : batch + 1, :, at] for values in (layer.keys, layer.values))
+            keys, values = (torch.nn.functional.pad(one, (0, 0, padding, 0)) for one in held)
+            layers.append((keys, values))
         return filled_cache(self.lm.model.config.get_text_config(decoder=True), layers)
 
     @property
@@ -220,6 +229,9 @@ class CachedSession:
             key = self._steps[:, : start + width]
             visible = key[:, None, :] <= query[:, :, None]
             mask = build(visible, query, key, windows, self.lm.dtype, longest)
+        elif width > _TEMPLATES:  # a chunk of a prompt: its mask is large, and needed once
+            key = self._steps[:, : start + width]
+            mask = build(key[:, None, :] <= query[:, :, None], query, key, windows, self.lm.dtype, longest)
         elif width > 1:
             mask = self._templates.get(width, start, self.lm.dtype, device)
             mask = mask if len(windows) == 1 else dict.fromkeys(windows, mask)

@@ -61,6 +61,24 @@ def sliding_window(config: PretrainedConfig) -> int | None:
     return window if isinstance(window, int) else None
 
 
+def length_edge(config: PretrainedConfig) -> tuple[str, int | None]:
+    """What of a model depends on the length of a pass, and where it changes; `("", None)` if nothing does.
+
+    Rotary frequencies, in one set of options or one a layer type; the scale of queries, which Llama 4 takes from a
+    count of its own.
+    """
+    if getattr(config, "attn_temperature_tuning", None) and getattr(config, "floor_scale", None):
+        return "attention temperature", int(config.floor_scale)
+    given: dict[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    for options in (given, *(value for value in given.values() if isinstance(value, dict))):
+        kind = str(options.get("rope_type", options.get("type", "")))
+        if kind in ("longrope", "dynamic"):
+            found = options.get("original_max_position_embeddings")
+            found = found or getattr(config, "original_max_position_embeddings", None)
+            return kind, int(found or config.max_position_embeddings)
+    return "", None
+
+
 def filled_cache(config: PretrainedConfig, layers: list[tuple[Tensor, Tensor]]) -> DynamicCache:
     """A DynamicCache that holds `layers` (keys, values) and that plain `generate` can continue from."""
     cache = DynamicCache(config=config)

@@ -74,6 +74,11 @@ class Passes:
 _PASSES: weakref.WeakKeyDictionary[nn.Module, Passes] = weakref.WeakKeyDictionary()
 
 
+def seconds() -> float:
+    """What compiling passes has taken so far, of all models that are in use."""
+    return sum(passes.seconds for passes in _PASSES.values())
+
+
 class CompiledLM(CachedLM):
     """Runs the passes of a `CachedLM` through `torch.compile`, padded to a closed set of static shapes.
 

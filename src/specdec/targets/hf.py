@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from specdec.core.contracts import Caps, Needs
-from specdec.core.errors import UnsupportedModelError
+from specdec.core.errors import UnsupportedModelError, UnsupportedOptionError
 from specdec.core.forest import Forest
 from specdec.core.interfaces import Target, TargetSession
 from specdec.core.state import Outcome, Row, Scores
+from specdec.targets import compat
 from specdec.targets.cached_lm import CachedLM
 from specdec.targets.cached_session import CachedSession
 from specdec.targets.drift import Drift, measure
@@ -44,11 +45,23 @@ class HFTarget(Target):
     def __init__(self, model: nn.Module, compile: bool = False) -> None:
         self.model: Any = model
         self.compiles = compile
-        self.lm = CachedLM(model)
+        self._lm = CachedLM(model), self._computed_by
+        if compile and not self.lm.spec.takes_mask:
+            raise UnsupportedOptionError(
+                f"compile=True: passes of a fixed width need a mask, which the attention implementation of "
+                f"{self.lm.spec.name} does not take. Call model.set_attn_implementation('sdpa') first"
+            )
         self.vocab_size = self.lm.spec.vocab_size
         self._past: Past | None = None
         self._prefill_chunk: int | None = None
         self._width: int | None = None
+
+    @property
+    def lm(self) -> CachedLM:
+        """The model with what is known of it; known anew after another attention implementation or dtype was set."""
+        if self._lm[1] != self._computed_by:
+            self._lm = CachedLM(self.model), self._computed_by
+        return self._lm[0]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -119,12 +132,27 @@ class HFTarget(Target):
             )
         expected = max(row.max_length for row in rows)
         prompts = [row.tokens for row in rows]
+        self._check_edge([len(prompt) for prompt in prompts], expected)
         lm = self.lm.compiled() if self.compiles else self.lm
         if self._width is not None:
             session: CachedSession = FixedSession(lm, prompts, expected, self._width)
         else:
             session = lm.open(prompts, [row.group for row in rows], expected)
         return HFSession(session, rows, Taps(needs.features), self._past, self._prefill_chunk)
+
+    def _check_edge(self, lengths: Sequence[int], longest: int) -> None:
+        """Refuse texts that cross the length at which a model changes its rotary frequencies or scales.
+
+        They are chosen for a whole pass, so drafted tokens and other rows would move them.
+        """
+        kind, edge = compat.length_edge(self.model.config.get_text_config(decoder=True))
+        if edge is None or longest <= edge or (kind == "longrope" and min(lengths) > edge):
+            return
+        raise UnsupportedModelError(
+            f"{self.lm.spec.name} computes positions anew ({kind}) at {edge} tokens, for all tokens of a pass: a text "
+            f"of up to {longest} crosses that. Keep max_length at {edge}"
+            + (", or begin with prompts that are longer" if kind == "longrope" else "")
+        )
 
 
 class HFSession(TargetSession):

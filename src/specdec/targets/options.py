@@ -141,5 +141,6 @@ _MODES = {
     "penalty_alpha": "contrastive search looks at hidden states of several candidates; use greedy search or sampling",
     "dola_layers": "DoLa decodes from several layers; use greedy search or sampling",
     "constraints": "constrained beam search is not decoded; use prefix_allowed_tokens_fn",
+    "token_healing": "heal the prompt first: model.heal_tokens(input_ids, tokenizer)",
     "force_words_ids": "constrained beam search is not decoded; use prefix_allowed_tokens_fn",
 }

@@ -97,10 +97,11 @@ def build(caught: Caught, extra: Sequence[Criterion] = ()) -> Request:
     cache = compat.cache_of(kwargs)
     _refuse_config(config, kwargs, ids)
     mask = kwargs.get("attention_mask")
+    _check_length(config, ids, mask)
     prompts, paddings = _prompts(ids, mask)
     _check_ids(prompts, caught.model)
     _check_positions(kwargs.get("position_ids"), ids, mask)
-    past = _past(cache, ids, len(paddings[0]))
+    past = _past(cache, ids, len(paddings[0]), max(1, config.num_return_sequences or 1))
     samplings = samplings_of(caught.processors, len(prompts), config.do_sample)
     group_size = max(1, config.num_return_sequences or 1)
     rows: list[Row] = []
@@ -169,6 +170,16 @@ def _prompts(ids: Tensor, mask: Tensor | None) -> tuple[list[tuple[int, ...]], l
     return prompts, paddings
 
 
+def _check_length(config: GenerationConfig, ids: Tensor, mask: Tensor | None) -> None:
+    """`generate` also takes the new tokens alone, beside a cache, with a mask over the whole text; rows hold all."""
+    whole = mask.shape[1] if mask is not None else getattr(config, "_mask_length", None) or ids.shape[1]
+    if whole != ids.shape[1]:
+        refuse([
+            f"input_ids of {ids.shape[1]} tokens with an attention mask of {whole}: pass the whole text as input_ids, "
+            "the tokens that a cache holds too"
+        ])  # fmt: skip
+
+
 def _check_ids(prompts: Sequence[Sequence[int]], model: Any) -> None:
     rows = model.get_input_embeddings().weight.shape[0]
     for index, prompt in enumerate(prompts):
@@ -188,7 +199,7 @@ def _check_positions(positions: Tensor | None, ids: Tensor, mask: Tensor | None)
         refuse(["position_ids: only the positions that follow from the attention mask are supported; leave them out"])
 
 
-def _past(cache: Any, ids: Tensor, padding: int) -> list[tuple[Tensor, Tensor]] | None:
+def _past(cache: Any, ids: Tensor, padding: int, copies: int) -> list[tuple[Tensor, Tensor]] | None:
     """Keys and values of an earlier turn, one row's, without those of its `padding`; None without an earlier turn."""
     if cache is None or cache.get_seq_length() == 0:
         return None
@@ -199,7 +210,7 @@ def _past(cache: Any, ids: Tensor, padding: int) -> list[tuple[Tensor, Tensor]] 
             f"the cache given ({type(cache).__name__}) has dropped or transformed keys of earlier tokens, which "
             "drafted tokens need; pass the token ids without a cache"
         ])  # fmt: skip
-    if len(ids) != 1 and not torch.equal(ids, ids[:1].expand_as(ids)):
+    if len(ids) != copies:  # samples of one prompt are several rows, too
         refuse(["a cache of an earlier turn for several prompts: decode them one at a time, or without the cache"])
     if length >= ids.shape[1]:
         refuse([
@@ -227,6 +238,7 @@ def _criteria(criteria: Sequence[Any], config: GenerationConfig) -> tuple[tuple[
 
 
 def _pad_id(config: GenerationConfig, rows: Sequence[Row]) -> int:
-    if isinstance(config.pad_token_id, int):
-        return config.pad_token_id
+    for given in (config.pad_token_id, config.eos_token_id):
+        if given is not None:  # the first end token takes the place of a pad token, as in `generate`
+            return int(torch.as_tensor(given).flatten()[0])
     return min(rows[0].eos, default=0)

@@ -240,13 +240,27 @@ def specforge() -> Dialect:
         "norm_output": True,  # in SpecForge's sense: there is a norm before the LM head
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True},
     }
-    return Dialect("eagle3", "eagle3", config, w | maps(), w)
+    return Dialect("eagle3", "eagle3", config, w | maps(), w, warns=True)
 
 
 def specforge_without_norm() -> Dialect:
     w = eagle3()
+    del w["norm.weight"]
     config = {**specforge().config, "norm_output": False}
     return Dialect("eagle3", "eagle3", config, w | maps(), w, final_norm=False, exports=("vllm",), warns=True)
+
+
+def norm_output_at_its_default() -> Dialect:
+    """As servers read it: the norm that is there stands before the LM head, and its output is not carried on."""
+    w = eagle3()
+    return Dialect("eagle3", "eagle3", {**specforge().config, "norm_output": False}, w | maps(), w, warns=True)
+
+
+def norm_carried_on() -> Dialect:
+    """EAGLE-3.1 without speculators' layout: beside `fc_norm` the flag means what servers mean."""
+    w = eagle3() | {f"fc_norm.{at}.weight": 1 + torch.rand(D) for at in range(3)}
+    config = {**specforge().config, "norm_output": True, "fc_norm": True}
+    return Dialect("eagle3", "eagle3", config, w | maps(), w, norm_output=True, exports=("speculators",))
 
 
 def angelslim() -> Dialect:
@@ -362,6 +376,8 @@ DIALECTS: dict[str, Callable[[], Dialect]] = {
         safeailab,
         specforge,
         specforge_without_norm,
+        norm_output_at_its_default,
+        norm_carried_on,
         angelslim,
         vllm_names,
         nebius,

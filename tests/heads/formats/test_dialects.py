@@ -67,8 +67,8 @@ def formula(given):
         return F.linear(out, lm_head), out
     taps = [states()[k][:, :-1] for k in given.boundaries]
     out = formulas.eagle3(w, embedded, taps, given.before_residual, given.theta)
-    normed = formulas.rms(out, w["norm.weight"])
-    logits = F.linear(normed if given.final_norm else out, w["lm_head.weight"])
+    normed = formulas.rms(out, w["norm.weight"]) if given.final_norm else out
+    logits = F.linear(normed, w["lm_head.weight"])
     return logits, normed if given.norm_output else out
 
 

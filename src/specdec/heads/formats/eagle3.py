@@ -53,8 +53,14 @@ def read_eagle3(
     out = {name: value for name, value in weights.items() if name not in ("d2t", "t2d")}
     if ids is not None:
         out["draft_ids"] = ids
-    final = _flag(conventions.final_norm, None if speculators else config.get("norm_output"), True)
-    final = final and "norm.weight" in out
+    final = _flag(conventions.final_norm, None, True) and "norm.weight" in out
+    # Servers carry the normed state on where `norm_output` says so; one trainer meant a norm before the LM head by it.
+    carried = config.get("norm_output") if speculators or "fc_norm.0.weight" in out else None
+    if final and config.get("norm_output") is not None and not speculators and carried is None:
+        remarks.append(
+            f"norm_output is {config['norm_output']}, which is read in two ways: taken is that a norm stands before the "
+            "LM head, as its tensor is there, and is not carried on. `specdec doctor` measures it"
+        )
     if not final:
         out.pop("norm.weight", None)
         remarks.append("no norm stands before its LM head")
@@ -66,8 +72,7 @@ def read_eagle3(
         "norm_before_residual": _flag(
             conventions.norm_before_residual, config.get("norm_before_residual"), speculators
         ),
-        "norm_output": final
-        and _flag(conventions.norm_output, config.get("norm_output") if speculators else None, False),
+        "norm_output": final and _flag(conventions.norm_output, carried, False),
         "final_norm": final,
         "own_embed": "embed_tokens.weight" in out,
         "own_lm_head": lm_rows is not None,

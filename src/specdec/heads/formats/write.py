@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec.core.errors import CheckpointError
 from specdec.heads import files
-from specdec.heads.base import Head
+from specdec.heads.base import Head, embedded
 from specdec.heads.decoder import DecoderHead
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.formats.vocabulary import offsets
@@ -112,7 +112,7 @@ def _layers(head: DecoderHead, speculators: bool) -> tuple[dict[str, Any], dict[
         own = head.embed_tokens if head.embed_tokens is not None else head.borrowed.embed_tokens
         if own is None:
             raise CheckpointError("embed_scale: the head has to be bound to its target's embed_tokens")
-        weights["embed_tokens.weight"] = own.weight.to(head.dtype) * config.embed_scale  # type: ignore[operator,union-attr]
+        weights["embed_tokens.weight"] = torch.cat([*embedded(own)]).to(head.dtype) * config.embed_scale
     found = {
         "architectures": ["Eagle3LlamaForCausalLM" if head.kind == "eagle3" else "EagleLlamaForCausalLM"],
         "model_type": "qwen3" if config.qk_norm else "llama",
@@ -179,7 +179,7 @@ def _eagle3(
     if speculators:
         found["norm_output"] = config.norm_output
     else:
-        found |= {"eagle_aux_layer_semantics": "vllm", "norm_output": config.final_norm}
+        found["eagle_aux_layer_semantics"] = "vllm"
     return found, weights
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.core.errors import ConfigError, IncompatibleError, SpecdecError
-from specdec.heads.base import facts_of
+from specdec.heads.base import count, embedded, facts_of
 from specdec.heads.config import tokenizer_fingerprint
 from specdec.heads.draft_model import new_draft_model, save_draft_model
 from specdec.heads.eagle3_config import default_taps
@@ -66,9 +68,13 @@ class Trainee:
                     return
                 given = dict(options)
                 if recipe.kind == "eagle":
-                    given.setdefault("embed_scale", float(f"{scale / _rms(target.get_input_embeddings().weight):.3g}"))
+                    given.setdefault("embed_scale", float(f"{scale / _rms(target.get_input_embeddings()):.3g}"))
                 make: Any = head_class(recipe.kind)
                 mark = None if tokenizer is None else tokenizer_fingerprint(tokenizer)
+                if start is not None and options:
+                    raise ConfigError(
+                        f"a head that is begun with keeps its config: leave {', '.join(sorted(options))} out with start"
+                    )
                 if start is None:
                     head = make.for_target(target, draft_ids=draft_ids, name=name, tokenizer=mark, **given)
                 else:
@@ -80,6 +86,13 @@ class Trainee:
         self._saved = head.float()
         of = MedusaObjective if recipe.kind == "medusa" else DraftObjective
         self.objective = of.of(self._saved, recipe, scale)
+
+    @property
+    def digest(self) -> str:
+        """A mark of the config of what is trained."""
+        config: Any = self._saved.config
+        made = config.to_dict() if self.recipe.kind == "draft-model" else config.model_dump(mode="json")
+        return hashlib.sha256(json.dumps(made, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def save(self, folder: str | os.PathLike[str], state: Mapping[str, Tensor]) -> None:
         """Write the head in bfloat16; an earlier save stays whole if writing fails (CheckpointError).
@@ -98,8 +111,10 @@ class Trainee:
         head.to(torch.bfloat16).save(folder)
 
 
-def reads(kind: str, model: nn.Module, options: Mapping[str, Any]) -> tuple[str, ...]:
+def reads(kind: str, model: nn.Module, options: Mapping[str, Any], start: str | None = None) -> tuple[str, ...]:
     """Names of the target's states that training a head of that kind takes, `"final"` among them."""
+    if start is not None:
+        return (*dict.fromkeys([*load_head(start, kind=kind, target=facts_of(model)).features, "final"]),)
     if kind == "eagle3":
         try:
             return (*(options.get("taps") or default_taps(facts_of(model).layers)), "final")
@@ -109,12 +124,15 @@ def reads(kind: str, model: nn.Module, options: Mapping[str, Any]) -> tuple[str,
 
 
 def _started(start: str, kind: str, target: Any, tokenizer: Any) -> Any:
-    head = load_head(start, kind=kind)
+    head = load_head(start, kind=kind, target=facts_of(target))
     if found := head.fit_problems(facts_of(target)) + head.config.tokenizer_problems(tokenizer):
         raise IncompatibleError(found)
     head.bind(target.get_input_embeddings(), target.get_output_embeddings())
     return head.train()
 
 
-def _rms(values: Tensor) -> float:
-    return values.detach().float().pow(2).mean().sqrt().item()
+def _rms(embed_tokens: nn.Module) -> float:
+    """Root mean square of what the module puts out, which some models scale."""
+    return (
+        float(sum(rows.float().pow(2).mean(-1).sum() for rows in embedded(embed_tokens)) / count(embed_tokens)) ** 0.5
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from specdec._version import __version__
@@ -100,7 +101,7 @@ def train(
         raise DataError(f"{os.fspath(data[0])}: no answer of two tokens or more is left to train on")
 
     options = dict(options or {})
-    names = reads(recipe.kind, model, options)
+    names = reads(recipe.kind, model, options, start)
     source: Any = Features(model, names)
     if store is not None:
         source = _filled(store, source, corpus, model, say)
@@ -108,6 +109,12 @@ def train(
     scale = first.float().pow(2).mean().sqrt().item()
     trainee = Trainee(model, tokenizer, recipe, name=name, options=options, start=start, scale=scale, draft_ids=ids)
     objective = trainee.objective
+    about["head"] = trainee.digest
+    if found is not None and found[1].get("head", trainee.digest) != trainee.digest:
+        raise CheckpointError(
+            f"the run in {out} cannot be resumed, its head was begun with other options or another start: repeat the "
+            "command that began it with --resume, or choose another folder"
+        )
     if store is not None:
         source.names = objective.features
 
@@ -129,11 +136,14 @@ def train(
         f"{len(batches.texts)} dialogues, {tokens} tokens of answers, {len(batches)} batches; "
         f"{sum(p.numel() for p in objective.parameters())} weights"
     )
+    before = list(checkpoints.glob("checkpoint-*"))
     try:
         with named(out, "a checkpoint"), conductor.interruptible(say):
             trainer.train(resume_from_checkpoint=None if found is None else str(found[0]))
+            trainer.accelerator.wait_for_everyone()  # the first process writes for all
     finally:
-        trainer_module.last_checkpoint(checkpoints)  # removes one that was left half-written
+        if args.should_save:
+            trainer_module.drop_unfinished(checkpoints, before)
     if recipe.kind == "medusa" and args.should_save and not conductor.stopped:
         tree = plant(model, out, [(text.ids.tolist(), text.spans) for text in corpus.measured(recipe.held_out_tokens)])
         if tree is not None and tree.values is not None:
@@ -254,6 +264,11 @@ def _arguments(recipe: Recipe, folder: Path, model: nn.Module) -> Any:
     from transformers import TrainingArguments
 
     device = next(model.parameters()).device
+    if device.type == "cuda" and torch.cuda.device_count() > 1 and "LOCAL_RANK" not in os.environ:
+        raise ConfigError(
+            f"{torch.cuda.device_count()} GPUs are visible: begin with `torchrun --nproc-per-node N` or `accelerate "
+            "launch` to use several of them, or with CUDA_VISIBLE_DEVICES=0 to use one"
+        )
     return TrainingArguments(
         output_dir=str(folder),
         max_steps=1,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 __all__ = ["Progress", "cosine"]
 
-ASLEEP = 60.0  # seconds; what seems to take longer was stopped from outside, and that is no time spent on training
+ASLEEP = 60.0  # seconds that one step counts at most: one that takes longer was stopped from outside, in all likelihood
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         """A step has ended."""
         if self._since is not None:
             took, self._since = time.monotonic() - self._since, None
-            self.spent += took if took < ASLEEP else 0.0
+            self.spent += min(took, ASLEEP)
 
     def of(self, step: int) -> float:
         """The share of the run that lies behind it after `step` steps."""

@@ -7,8 +7,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +216,16 @@ class Conductor(TrainerCallback):
 
 
 def last_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest whole checkpoint and what it says of its run; half-written ones are removed."""
+    """The newest whole checkpoint and what it says of its run; half-written ones and those of others are left out."""
     found = []
     for path in folder.glob("checkpoint-*"):
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError, ValueError):
             found.append((int(path.name.removeprefix("checkpoint-")), path, json.loads((path / MARK).read_text())))
-        except (OSError, ValueError):
-            shutil.rmtree(path, ignore_errors=True)
     return max(found, key=lambda item: item[0])[1:] if found else None
+
+
+def drop_unfinished(folder: Path, before: Collection[Path]) -> None:
+    """Remove what this run left half-written in `folder`: checkpoints without a mark that were not there `before`."""
+    for path in set(folder.glob("checkpoint-*")) - set(before):
+        if not (path / MARK).exists():
+            shutil.rmtree(path, ignore_errors=True)
