@@ -356,3 +356,22 @@ def test_a_machine_that_becomes_faster_does_not_make_nodes_free():
         curve = curve.observe(nodes, 0.5 * (1.4 if nodes == 16 else 1.1), stale)
     assert curve(0) == pytest.approx(0.5, rel=0.05)
     assert curve(16) - curve(4) == pytest.approx(0.15, rel=0.3)
+
+
+def test_the_first_drafts_of_many_rows_are_short():
+    """Before anything is measured, nodes of a batch are taken to cost as many rows as it has."""
+    alone = Machine(Adaptive(), linear(), lambda row, depth: 0)
+    batch = Machine(Adaptive(), linear(), lambda row, depth: 0, live=8)
+    for machine in (alone, batch):
+        machine.round(), machine.round()
+    assert alone.depths[1] > batch.depths[1]
+
+
+def test_prices_are_known_when_a_row_has_ended():
+    machine = Machine(Adaptive(), linear(slope=2.0), lambda row, depth: 0, live=3)
+    for _ in range(40):
+        machine.round()
+    before = len(machine.depths)
+    for _ in range(6):
+        machine.round(2)
+    assert machine.depths[before] == 0 and sum(machine.depths[before:]) <= 2  # a plain round first, and no new search

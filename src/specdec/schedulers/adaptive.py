@@ -82,8 +82,11 @@ class AdaptiveSession(ScheduleSession):
 
     def _costs_of(self, live: int) -> RoundCost:
         if live not in self._curves:
-            known = self._learnt.get(live, RoundCost())
-            self._curves[live] = known if self._factor is None else known.scaled(self._factor)
+            if (known := self._learnt.get(live)) is not None:
+                self._curves[live] = known if self._factor is None else known.scaled(self._factor)
+            else:
+                near = min(self._curves, key=lambda rows: abs(rows - live), default=None)
+                self._curves[live] = (RoundCost() if near is None else self._curves[near]).among(live)
         return self._curves[live]
 
     def plan(self, rows: Sequence[Row]) -> Budget:

@@ -26,6 +26,7 @@ class CostCurve:
     """
 
     plain: float | None = None
+    rows: int = 1  # in a pass: what nodes cost before any was measured grows with them
     sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # decayed sums of 1, n, price over rounds with drafts
     slopes: tuple[float, float] = (0.0, 0.0)  # decayed sums of dn * dn, dn * dprice over pairs of them
     last: tuple[int, float] | None = None  # nodes and seconds of the last one
@@ -79,7 +80,7 @@ class CostCurve:
         if nodes == 0:
             return 1.0
         if not weight:  # nothing is known of drafts yet: one node costs little, and many not much more
-            return 1.04 + 0.016 * nodes
+            return 1.04 + 0.016 * nodes * self.rows
         mean, mean_nodes = total / weight, n / weight
         # Where all rounds had one size, what they cost above a plain round is taken to be shared by their nodes.
         usual = max(0.0, mean - 1.0) / mean_nodes
@@ -153,6 +154,10 @@ class RoundCost:
     def scaled(self, factor: float) -> RoundCost:
         """The costs of a machine, or of a context, that takes `factor` times as long for everything."""
         return RoundCost(self.passes.scaled(factor), self.drafting.scaled(factor), self.largest)
+
+    def among(self, rows: int) -> RoundCost:
+        """What this says of rounds with another number of rows: prices, but not how long a plain round takes."""
+        return replace(self, passes=replace(self.passes, plain=None, last=None, rows=rows))
 
     def __call__(self, nodes: int, levels: float = 0) -> float:
         """Forecast for `nodes` drafted nodes on `levels` levels; raises ValueError before the first plain round."""

@@ -58,8 +58,8 @@ def read_eagle3(
     carried = config.get("norm_output") if speculators or "fc_norm.0.weight" in out else None
     if final and config.get("norm_output") is not None and not speculators and carried is None:
         remarks.append(
-            f"norm_output is {config['norm_output']}, which is read in two ways: taken is that a norm stands before the "
-            "LM head, as its tensor is there, and is not carried on. `specdec doctor` measures it"
+            f"norm_output is {config['norm_output']}, which is read in two ways: taken is that a norm stands before "
+            "the LM head, as its tensor is there, and is not carried on. `specdec doctor` measures it"
         )
     if not final:
         out.pop("norm.weight", None)
