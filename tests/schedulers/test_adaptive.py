@@ -14,7 +14,7 @@ from specdec.core.draft import Draft
 from specdec.core.sampling import Sampling
 from specdec.core.state import Context, Outcome, Round, RoundTimes, Row, Scores
 from specdec.schedulers import Adaptive
-from specdec.schedulers.cost import CostCurve
+from specdec.schedulers.cost import CostCurve, LevelCost
 
 pytestmark = pytest.mark.core
 
@@ -375,3 +375,12 @@ def test_prices_are_known_when_a_row_has_ended():
     for _ in range(6):
         machine.round(2)
     assert machine.depths[before] == 0 and sum(machine.depths[before:]) <= 2  # a plain round first, and no new search
+
+
+def test_a_first_draft_that_was_compiled_says_nothing_for_good():
+    curve, levels = CostCurve().observe(0, 1.0).observe(16, 900.0), LevelCost().observe(4, 300.0)
+    curve = curve.observe(0, 1.0).observe(16, 1.3)
+    assert curve(16) == pytest.approx(1.3, rel=0.05)
+    for _ in range(2):
+        levels = levels.observe(4, 0.4)
+    assert levels(4) == pytest.approx(0.4, rel=0.05) and levels.step == pytest.approx(0.1, rel=0.05)

@@ -10,6 +10,7 @@ _BELIEF = 30.0  # nodes squared, over changes of size, at which measured slopes 
 _LEVELS = 1.0  # the like for levels
 _TYPICAL = 0.5  # share of the forecast that one round says at most about what a node costs
 _FRESH = 4  # rounds after a plain one in which what a draft costs is measured against it
+_YOUNG = 1.5  # prices that rest on fewer observations are forgotten where they prove much too high
 _SURPRISE = 1.4  # a round that takes so many times the forecast, or less than its inverse, is a surprise
 _HICCUP = 0.3  # weight of one plain round that is slow by surprise
 OUTLIER = 3.0  # a round slower than this many times the forecast is taken for a hiccup of the machine
@@ -43,6 +44,8 @@ class CostCurve:
             new = min(new, _HICCUP) if found > _SURPRISE else new
             return self.scaled(1.0 + new * (min(found, OUTLIER) - 1.0))
         priced = self.sums[0] > 0
+        if 0 < self.sums[0] < _YOUNG and found < 1 / OUTLIER:  # the first drafts took long, as where passes compile
+            return CostCurve(self.plain, self.rows)._sloped(nodes, seconds)._with(nodes, seconds)
         if priced and found < 1 / _SURPRISE and (stale or _SURPRISE * seconds < self.plain):
             return self.scaled(found)._sloped(nodes, seconds)  # nothing makes a round that much faster than it is
         if priced and (stale > _FRESH or (surprise and stale)):
@@ -51,9 +54,14 @@ class CostCurve:
         after = self._sloped(nodes, seconds)
         if priced and surprise and (self.doubted is None or (self.doubted > 1) != (found > 1)):
             return replace(after, doubted=found)
-        weight, n, total = (0.0 if priced and surprise else _FORGET * old for old in self.sums)
+        return (replace(after, sums=(0.0, 0.0, 0.0)) if priced and surprise else after)._with(nodes, seconds)
+
+    def _with(self, nodes: int, seconds: float) -> CostCurve:
+        """The curve that has taken in a price."""
+        assert self.plain is not None
+        weight, n, total = (_FORGET * old for old in self.sums)
         price = max(1.0, seconds / self.plain)
-        return replace(after, sums=(weight + 1.0, n + nodes, total + price), doubted=None)
+        return replace(self, sums=(weight + 1.0, n + nodes, total + price), doubted=None)
 
     def _sloped(self, nodes: int, seconds: float) -> CostCurve:
         """The curve that has learnt what this round says about the price of nodes, beside the one before."""
@@ -103,6 +111,8 @@ class LevelCost:
 
     def observe(self, levels: int, seconds: float) -> LevelCost:
         """The line after one more draft."""
+        if self.sums[0] and seconds < self(levels) / OUTLIER:
+            return LevelCost((1.0, levels, levels * levels, seconds, levels * seconds))  # what came before were hiccups
         weight, n, nn, t, nt = (_FORGET * old for old in self.sums)
         if weight >= 1.0 and t > 0:
             seconds = min(seconds, OUTLIER * max(self(levels), t / weight))
