@@ -157,10 +157,9 @@ class Forest:
         laws = []
         for index, draft in enumerate(self.drafts):
             count = self.shapes[index].judged  # the rest of a chain is scratch
-            law = self.tokens.new_zeros(count, vocab).double()
-            if draft.q is not None:  # which has no rows behind the last sampled candidate
-                known = draft.q[:count].double()
-                law = known if len(known) == count else torch.cat([known, law[len(known) :]])
+            law = self.tokens.new_zeros(0, vocab).double() if draft.q is None else draft.q[:count].double()
+            if len(law) < count:  # there are no rows behind the last sampled candidate
+                law = torch.nn.functional.pad(law, (0, 0, 0, count - len(law)))
             if any(kind is Kind.POINT for kind in draft.kinds[:count]):
                 points = host.send(
                     [node for node, kind in enumerate(draft.kinds[:count]) if kind is Kind.POINT], self.device

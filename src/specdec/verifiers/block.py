@@ -43,7 +43,9 @@ class Block(Verifier):
         keys = [(row.copy, row.rounds) for row in forest.rows]
         last = self._last_nodes(forest)  # [rows], end of the chain; a token that ends the row cuts it short
         p = laws.p_along_chains(last)  # [rows, width, vocab]
-        last = torch.minimum(last, _first(p[..., 0].isnan(), otherwise=forest.width))  # nothing is judged by NaN
+        broken = p[..., 0].isnan()
+        if not host.known_true(lambda: ~broken, forest.device):
+            last = torch.minimum(last, _first(broken, otherwise=forest.width))  # nothing is judged by NaN
         if forest.width == 1:
             return Verdict(torch.zeros_like(last), draw.categorical(p[:, 0], at=keys))
         q = forest.q_along_chains(laws.vocab_size, last)  # [rows, width, vocab], zero from `last` on
