@@ -56,7 +56,7 @@ class Mode:
             found.append(self._sampled(drafter))
         if not isinstance(target, HFTarget):
             found.append(f"exactness '{self.name}' is about passes of a transformers model; the target is no such")
-        elif self.width is not None and not target.lm.spec.takes_mask:
+        elif not target.lm.spec.takes_mask:
             found.append(
                 "exactness 'fixed-width' masks each pass itself; the target's attention implementation takes no mask"
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 _FORGET = 0.9  # weight of the past at each new observation of a depth
 _PRIOR = 2.0  # observations that the first guess of acceptance is worth
 _HOPE = 0.6  # first guess of the chance that a drafted token is kept
@@ -30,20 +28,14 @@ class Acceptance:
             self._tried[level] = _FORGET * self._tried[level] + 1.0
             self._kept[level] = _FORGET * self._kept[level] + (level < accepted)
 
-    def chances(self, depth: int) -> Iterator[float]:
-        """The chance at depth 1, 2, ... `depth`."""
-        chance = _HOPE
+    def reach(self, depth: int) -> list[float]:
+        """Chances that the text goes 1, 2, ... `depth` tokens along the next draft."""
+        found, reach, chance = [], 1.0, _HOPE
         for level in range(depth):
             known = level < len(self._tried)
             tried, kept = (self._tried[level], self._kept[level]) if known else (0.0, 0.0)
             like = _LIKE_ABOVE if level else 0.0  # nothing is above the first, of which there is a first guess
             chance = (kept + like * chance) / (tried + like)
-            yield chance
-
-    def reach(self, depth: int) -> list[float]:
-        """Chances that the text goes 1, 2, ... `depth` tokens along the next draft."""
-        found, reach = [], 1.0
-        for chance in self.chances(depth):
             reach *= chance
             found.append(reach)
         return found

@@ -94,20 +94,12 @@ class Provisional(Standing):
         if not before and not ahead.tokens and ahead.in_step:
             return outcome
         path = tuple(node - before for node in ahead.path[before:]) if ahead.in_step else ()
-        return Outcome(
-            row=row.ahead(ahead.tokens),
-            draft=_without(before, outcome.draft),
-            drafted=outcome.drafted[before:],
-            path=path,
-            tokens=ahead.decided[before:] if ahead.in_step else (),
-            scores=_from(before, outcome.scores),
-            index=outcome.index,
-            choices={name: values[before:] for name, values in outcome.choices.items()},
-        )
+        tokens = ahead.decided[before:] if ahead.in_step else ()
+        return replace(_own(before, outcome), row=row.ahead(ahead.tokens), path=path, tokens=tokens)
 
 
 def _own(before: int, outcome: Outcome) -> Outcome:
-    """What became of the draft itself in a row that has ended, without the chain of `before` tokens above it."""
+    """What became of the draft itself, in its own numbering, without the chain of `before` tokens above it."""
     if not before:
         return outcome
     return replace(

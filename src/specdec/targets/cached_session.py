@@ -141,10 +141,10 @@ class CachedSession:
         for row in range(len(self.map.rows)):
             if row not in alive and self.map.rows[row].slots:
                 self.map.release(row)
-        groups = {self.map.rows[row].group for row in live}
-        kept = [index for index, group in enumerate(self.batch) if group in groups]
         if self.lm.static_shapes:
             return  # passes are compiled for a number of batch rows, which therefore stay
+        groups = {self.map.rows[row].group for row in live}
+        kept = [index for index, group in enumerate(self.batch) if group in groups]
         if kept and len(kept) < len(self.batch):
             self.cache.select(torch.tensor(kept))
             if self._positions is not None:
