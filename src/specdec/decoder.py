@@ -45,7 +45,8 @@ class Decoder:
     sampled drafts with a seed, whose text measured time would otherwise decide.
     allow: weakest law that is accepted, such as "approximate"; by default only exact ones.
     compile: run passes at a closed set of widths (1, 16, 32, 64 nodes) over a few extents, each compiled when it is
-        first met and reused by every later call; a pass of another shape runs as it is.
+        first met and reused by every later call; a pass of another shape runs as it is. On a CPU the model's weights
+        are held once more, packed for its kernels; "weights" does that alone, and compiles nothing.
     exactness: "algorithmic" is exact for the logits of the verification passes; "fixed-width" says bit for bit what
         the same decoder says without drafts, in passes of 16 nodes ("fixed-width:8": of 8).
 
@@ -60,7 +61,7 @@ class Decoder:
         scheduler: Scheduler | None = None,
         exactness: str = "algorithmic",
         allow: str | None = None,
-        compile: bool = False,
+        compile: bool | str = False,
     ) -> None:
         for role, part, kind in (
             ("drafter", drafter, Drafter),
@@ -136,7 +137,7 @@ class Decoder:
                 target=self._named or (TargetConfig(model=name) if name else None),
                 exactness=self._mode.label,
                 allow=self.allow,  # type: ignore[arg-type]
-                compile=self.compile,
+                compile=self.compile,  # type: ignore[arg-type]
                 **made,  # type: ignore[arg-type]
             )
         )

@@ -101,7 +101,7 @@ def test_an_interrupted_run_keeps_readable_lines(specdec, prompts, tmp_path, mon
     ("arguments", "cause"),
     [
         (("-s", "nonesuch"), "nonesuch"),
-        (("--compile", "maybe"), "expected one of no, yes, both"),
+        (("--compile", "maybe"), "expected one of no, yes, weights, both"),
         (("--batch", "0"), "batch size 0"),
         (("--temperature", "-1"), "temperature -1"),
         (("--dtype", "float9"), "float9"),

@@ -35,7 +35,7 @@ def candidates(
     *,
     exactness: str = "algorithmic",
     allow: str | None = None,
-    compile: bool = False,
+    compile: bool | str = False,
     free: bool = True,
 ) -> list[Contender]:
     """Decoders to choose from, all with this exactness and weakest law.

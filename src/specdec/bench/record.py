@@ -41,7 +41,7 @@ class Record:
     batch: int = 1
     temperature: float = 0.0
     dtype: str | None = None
-    compile: bool = False
+    compile: bool | str = False
     exactness: str = "algorithmic"
     prompt_tokens: int = 0
     tokens: int = 0

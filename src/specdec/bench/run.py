@@ -81,7 +81,7 @@ class Bench:
         self.tokens, self.repeats, self.seed, self.chat = tokens, repeats, seed, chat
         self._clock, self._load, self._say = clock, load, say
         self._loaded: tuple[str | None, Any, Any] | None = None
-        self._targets: dict[bool, HFTarget] = {}
+        self._targets: dict[bool | str, HFTarget] = {}
 
     def __len__(self) -> int:
         """How many decodings there are, should none be skipped."""
@@ -170,12 +170,15 @@ class Bench:
     def runner(self, contender: Contender, setting: Setting) -> Runner:
         """The strategy over a target that all strategies of the setting share, so that what it measures is shared."""
         model, tokenizer = self.loaded(setting)
-        if setting.compile not in self._targets:
-            self._targets[setting.compile] = HFTarget(model, compile=setting.compile)
-        target = self._targets[setting.compile]
-        if contender.kind == "decoder" and contender.config is not None and contender.config.compile:
-            target = self._targets.setdefault(True, HFTarget(model, compile=True))
+        self._target(model, setting.compile)
+        own = contender.config.compile if contender.kind == "decoder" and contender.config is not None else False
+        target = self._target(model, own or setting.compile)
         return build(contender, target, tokenizer, setting)
+
+    def _target(self, model: Any, compile: bool | str) -> HFTarget:
+        if compile not in self._targets:
+            self._targets[compile] = HFTarget(model, compile=compile)
+        return self._targets[compile]
 
     def encode(self, unit: Unit, tokenizer: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         """Ids and mask `[rows, length]`, padded on the left."""
@@ -205,7 +208,7 @@ class Bench:
 
     def warm_up(self, runner: Runner, ids: Tensor, mask: Tensor, setting: Setting) -> None:
         """Decode once, untimed. Raises Skipped where such a call is refused; other errors await the measured call."""
-        tokens = self.tokens if setting.compile else min(self.tokens, _WARM_UP)
+        tokens = self.tokens if setting.compile is True else min(self.tokens, _WARM_UP)
         try:
             runner(ids, mask, Call(tokens, setting.temperature, self.seed, _pad(self.loaded_model)))
         except (IncompatibleError, UnsupportedOptionError, NotImplementedError) as error:

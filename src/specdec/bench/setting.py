@@ -11,6 +11,8 @@ from specdec.core.errors import ConfigError
 
 __all__ = ["Setting", "settings"]
 
+_COMPILED = {True: "compiled", "weights": "packed weights"}
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -22,7 +24,7 @@ class Setting:
     batch: int = 1
     temperature: float = 0.0
     dtype: str | None = None
-    compile: bool = False
+    compile: bool | str = False
     exactness: str = "algorithmic"
 
     @property
@@ -34,7 +36,7 @@ class Setting:
 
     def __str__(self) -> str:
         parts = [self.dtype or "dtype as stored", f"batch {self.batch}", f"temperature {self.temperature:g}"]
-        parts += ["compiled"] if self.compile else []
+        parts += [_COMPILED[self.compile]] if self.compile else []
         parts += [self.exactness] if self.exactness != "algorithmic" else []
         return ", ".join(parts)
 
@@ -43,7 +45,7 @@ def settings(
     batches: Sequence[int] = (1,),
     temperatures: Sequence[float] = (0.0,),
     dtypes: Sequence[str | None] = (None,),
-    compiles: Sequence[bool] = (False,),
+    compiles: Sequence[bool | str] = (False,),
     exactness: Sequence[str] = ("algorithmic",),
 ) -> list[Setting]:
     """All points of the axes, dtype outermost, so that a model is loaded once a dtype."""

@@ -75,7 +75,7 @@ class Contender:
         except (SpecdecError, yaml.YAMLError) as error:
             raise ConfigError(f"--strategy {text}: {error}") from error
 
-    def with_setting(self, exactness: str, compile: bool) -> DecoderConfig:
+    def with_setting(self, exactness: str, compile: bool | str) -> DecoderConfig:
         """Its config under these axes; what a config says itself stays where an axis has its default."""
         assert self.config is not None
         return self.config.model_copy(

@@ -15,6 +15,8 @@ from specdec.core.errors import ConfigError, DataError
 
 __all__ = ["autotune"]
 
+_COMPILE: dict[str, bool | str] = {"no": False, "yes": True, "weights": "weights"}
+
 
 def autotune(
     model: str = typer.Argument(help="Hub id, folder, .gguf file or alias of the target."),
@@ -31,7 +33,7 @@ def autotune(
     dtype: str | None = typer.Option(None, help="Number type of the weights, such as bfloat16."),
     exactness: str = typer.Option("algorithmic", help="Exactness mode that the decoder must have."),
     allow: str | None = typer.Option(None, help="Weakest law that is accepted, such as approximate; else exact."),
-    compile: bool = typer.Option(False, "--compile", help="Compile passes."),
+    compile: str = typer.Option("no", help="Compiled passes: no, yes; weights: packed weights only."),
     skip_broken: bool = typer.Option(False, "--skip-broken", help="Leave out lines of --prompts that cannot be read."),
     threads: int | None = typer.Option(None, min=1, help="Threads of torch."),
     seed: int = typer.Option(7, help="Seed of the sampling."),
@@ -47,12 +49,14 @@ def autotune(
         raise ConfigError(f"--out {out}: there is such a file; give another name")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    if compile not in _COMPILE:
+        raise ConfigError(f"--compile {compile}: expected one of {', '.join(_COMPILE)}")
     name = TargetConfig(model=model, dtype=dtype).dtype
-    tried = candidates(drafter, exactness=exactness, allow=allow, compile=compile, free=not only_given)
+    tried = candidates(drafter, exactness=exactness, allow=allow, compile=_COMPILE[compile], free=not only_given)
     texts = built_in()
     if prompts is not None:
         texts = read_prompts(prompts, skip_broken=skip_broken, say=lambda text: typer.echo(text, err=True))
-    (setting,) = settings([batch], [temperature], [name], [compile], [exactness])
+    (setting,) = settings([batch], [temperature], [name], [_COMPILE[compile]], [exactness])
 
     # Imported here because the command line starts without torch.
     import torch

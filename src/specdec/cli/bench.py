@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-_COMPILE = {"no": (False,), "yes": (True,), "both": (False, True)}
+_Axis = tuple[bool | str, ...]
+_COMPILE: dict[str, _Axis] = {"no": (False,), "yes": (True,), "weights": ("weights",), "both": (False, True)}
 
 
 def bench(
@@ -43,7 +44,7 @@ def bench(
     batch: list[int] = typer.Option([1], help="Prompts decoded together; may be repeated."),
     temperature: list[float] = typer.Option([0.0], help="0 is greedy; may be repeated."),
     dtype: list[str] = typer.Option([], help="Number type of the weights; may be repeated."),
-    compile: str = typer.Option("no", help=f"Compiled passes: {', '.join(_COMPILE)}."),
+    compile: str = typer.Option("no", help=f"Compiled passes: {', '.join(_COMPILE)}; weights: packed weights only."),
     exactness: list[str] = typer.Option(["algorithmic"], help="Exactness mode; may be repeated."),
     seed: int = typer.Option(7, help="Seed of the sampling."),
     threads: int | None = typer.Option(None, min=1, help="Threads of torch."),

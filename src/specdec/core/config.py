@@ -172,7 +172,10 @@ class DecoderConfig(_FrozenConfig):
     allow: Literal["approximate", "consistent", "exact-greedy", "exact-sampling"] | None = Field(
         default=None, description="Weakest guarantee that is accepted; null: only exact ones."
     )
-    compile: bool = Field(default=False, description="Run passes at a closed set of widths, each compiled once.")
+    compile: bool | Literal["weights"] = Field(
+        default=False,
+        description="Run passes at a closed set of widths, each compiled once; weights: only keep packed weights.",
+    )
     required_plugins: tuple[Annotated[str, AfterValidator(_check_requirement)], ...] = Field(
         default=(), description="Plugins that must be loaded, as requirements such as 'specdec-suffix>=0.2'."
     )

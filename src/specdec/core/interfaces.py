@@ -228,7 +228,7 @@ class Target(Part):
     vocab_size: int
     device: torch.device
     context_length: int | None = None  # positions for which the model was made, if that is known
-    compiles: bool = False  # its passes are compiled, and so should be those of models that drafters run
+    compiles: bool | str = False  # how its passes are run, and so should be those of models that drafters run
 
     @abstractmethod
     def begin(self, rows: Sequence[Row], needs: Needs) -> TargetSession:

@@ -277,7 +277,7 @@ class Context:
     prefill: logits and features of the pass over the prompts.
     shared: the target's modules that the drafter asked for in `Needs.shared`, by name.
     context_length: positions for which the target was made, if that is known.
-    compiles: the target's passes are compiled; a drafter that runs a model of its own does likewise.
+    compiles: the `compile` of the target's passes; a drafter that runs a model of its own does likewise.
     lend: `TargetSession.lend`, for drafters that need the target's "layers".
     """
 
@@ -287,7 +287,7 @@ class Context:
     prefill: Scores
     shared: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     context_length: int | None = None
-    compiles: bool = False
+    compiles: bool | str = False
     lend: Callable[[Sequence[int]], Any] | None = None
 
     @property

@@ -44,7 +44,7 @@ class HeadSession(DraftSession):
         self._context, self._depth, self._nodes, self._sampled = context, depth, nodes, sampled
         self._fan, self._tree = min(top_k, head.vocab_size), top_k > 1
         lm = CachedHead(self._head)
-        self._lm = lm.compiled() if context.compiles else lm
+        self._lm = lm.compiled(context.compiles)
         self._session: CachedSession | None = None
         self._place = {row.index: place for place, row in enumerate(context.rows)}  # its number in the session
         self._live = set(self._place)

@@ -44,7 +44,7 @@ class ModelSession(DraftSession):
     ) -> None:
         self._context, self._samplings = context, samplings
         self._kind, self._fanouts, self._expand = kind, fanouts, expand
-        lm = lm.compiled() if context.compiles else lm
+        lm = lm.compiled(context.compiles)
         self._device = lm.device
         self._vocab, self._limit = lm.spec.vocab_size, context_length(lm.model)
         fitting = [row for row in context.rows if len(row.tokens) < self._limit]

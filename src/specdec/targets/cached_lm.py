@@ -22,10 +22,11 @@ class CachedLM:
     """A model and the facts about it. Holds nothing of any generation; `open` starts one.
 
     `run` is the one place where the model is called, so a subclass may run what is no LM, such as a draft head.
-    static_shapes: passes are padded to a closed set of shapes.
+    static_shapes: passes are padded to a closed set of shapes. compiles: what `compiled` was asked for.
     """
 
     static_shapes = False
+    compiles: bool | str = False
 
     def __init__(self, model: nn.Module, spec: ModelSpec | None = None) -> None:
         self.model: Any = model
@@ -46,11 +47,16 @@ class CachedLM:
         """
         return CachedSession(self, prompts, range(len(prompts)) if groups is None else groups, expected)
 
-    def compiled(self) -> CachedLM:
-        """The same, its passes compiled; what was compiled for a model is kept as long as the model lives."""
-        from specdec.targets.compiled import CompiledLM  # which is made of this class
+    def compiled(self, how: bool | str = True) -> CachedLM:
+        """The same, run as a decoder's `compile` says; what was made for a model is kept as long as the model lives."""
+        # Both are made of this class.
+        if how == "weights":
+            from specdec.targets.prepacked import PrepackedLM
 
-        return CompiledLM(self)
+            return PrepackedLM(self)
+        from specdec.targets.compiled import CompiledLM
+
+        return CompiledLM(self) if how else self
 
     def run(
         self,

@@ -13,14 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch._inductor.config
 from torch import Tensor, nn
 
 from specdec.core.errors import UnsupportedOptionError
-from specdec.core.mark import mark
 from specdec.targets.cached_lm import CachedLM, Inputs
 from specdec.targets.compat import min_dtype
 from specdec.targets.kv import SlotCache, Write
+from specdec.targets.prepacked import Prepacked, PrepackedLM
 from specdec.targets.taps import Hooks, Taps
 
 _NO_TAPS = Taps(())
@@ -52,23 +51,14 @@ class Passes:
     """The compiled passes of one model, kept as long as it lives, for all decoders that use it.
 
     seconds: what compiling them took. One pass runs at a time: a pass that captures features attaches hooks, which
-    another thread's pass would take for a change of the model. weights: of the model when they were made; a pass may
-    hold weights in another layout, so all are made anew when those of the model change.
+    another thread's pass would take for a change of the model.
     """
 
     def __init__(self) -> None:
         self.made: dict[Shape, Pass] = {}
-        self.weights: list[tuple[int, int]] = []
         self.hooks: dict[tuple[str, ...], tuple[Hooks, dict[str, Tensor]]] = {}
         self.seconds = 0.0
         self.lock = threading.RLock()
-
-    def follow(self, model: nn.Module) -> None:
-        """Forget all passes if the model's weights are no longer those that they hold."""
-        weights = [mark(parameter) for parameter in model.parameters()]
-        with self.lock:
-            if weights != self.weights:
-                self.made, self.weights = {}, weights
 
 
 _PASSES: weakref.WeakKeyDictionary[nn.Module, Passes] = weakref.WeakKeyDictionary()
@@ -79,34 +69,20 @@ def seconds() -> float:
     return sum(passes.seconds for passes in _PASSES.values())
 
 
-class CompiledLM(CachedLM):
+class CompiledLM(PrepackedLM):
     """Runs the passes of a `CachedLM` through `torch.compile`, padded to a closed set of static shapes.
 
-    One is made for a generation, which is when a change of the weights is noticed.
-
     A pass outside the set runs as it is: those over prompts, which have any length, and those wider than the widest.
-    On a GPU a compiled pass is a CUDA graph. On a CPU each one keeps the model's weights once more, in the layout of
-    its kernels.
+    On a GPU a compiled pass is a CUDA graph. On a CPU the model's weights are held once more, in the layout of
+    its kernels (`Prepacked`).
     """
 
     static_shapes = True
-
-    def __init__(self, plain: CachedLM) -> None:
-        self.plain = plain
-        self.model, self.spec, self.dtype = plain.model, plain.spec, plain.dtype
-        if _freezes(self.device):
-            self.passes.follow(self.model)
-
-    @property
-    def device(self) -> torch.device:
-        return self.plain.device
+    compiles = True
 
     @property
     def passes(self) -> Passes:
         return _PASSES.setdefault(self.model, Passes())
-
-    def compiled(self) -> CompiledLM:
-        return self
 
     def run(
         self,
@@ -122,7 +98,7 @@ class CompiledLM(CachedLM):
         width = next((width for width in WIDTHS if width >= count), None)
         extent = _extent(max(cache.plan.capacity, cache.expected) + 1)
         if keep is not None or width is None or extent > _SLOTS or not cache.layers:
-            return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
+            return super().run(tokens, positions, mask, cache, taps, keep, inputs)
         cache.grow(extent)
         masks = mask if isinstance(mask, dict) else {"": mask}
         shape = Shape(batch, width, extent, self.dtype, tuple(masks), taps.names, tuple(inputs or ()))
@@ -157,8 +133,7 @@ class CompiledLM(CachedLM):
         made, start = _make(shape, self.device), time.perf_counter()
         with _told(f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"):
             try:
-                with torch._inductor.config.patch(freezing=_freezes(self.device)):
-                    out = self._call(made, shape, given)
+                out = self._call(made, shape, given)
             except Exception as error:
                 if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                     raise
@@ -183,11 +158,6 @@ class CompiledLM(CachedLM):
         return out
 
 
-def _freezes(device: torch.device) -> bool:
-    """Whether passes hold weights in the layout of their kernels: on a CPU, where that is worth up to half the time."""
-    return device.type == "cpu"
-
-
 def _store(found: dict[str, Tensor], name: str, take: Callable[[], Any]) -> None:
     found[name] = take()
 
@@ -205,7 +175,8 @@ def _make(shape: Shape, device: torch.device) -> Pass:
         inputs: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mask = masks.get("", masks)
-        out, _ = lm.run(tokens, positions, mask, SlotCache.over(keys, values, slots), _NO_TAPS, None, inputs)
+        with Prepacked():
+            out, _ = lm.run(tokens, positions, mask, SlotCache.over(keys, values, slots), _NO_TAPS, None, inputs)
         return out, {name: found[name] for name in shape.features}
 
     # A code object of its own: dynamo keeps what it compiled by code object, and only a few for each.

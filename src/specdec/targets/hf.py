@@ -37,16 +37,19 @@ class HFTarget(Target):
 
     What its attention can do is measured, once a model, by a few passes over tiny inputs; raises
     UnsupportedModelError, with the cause, where even a chain is not scored as plain decoding would.
-    compile: run passes at a closed set of widths over a few extents, each compiled once (`targets/compiled.py`).
+    compile: run passes at a closed set of widths over a few extents, each compiled once (`targets/compiled.py`);
+    "weights": as they are, over packed weights (`targets/prepacked.py`).
     """
 
     name = "hf"
 
-    def __init__(self, model: nn.Module, compile: bool = False) -> None:
+    def __init__(self, model: nn.Module, compile: bool | str = False) -> None:
         self.model: Any = model
         self.compiles = compile
         self._lm = CachedLM(model), self._computed_by
-        if compile and not self.lm.spec.takes_mask:
+        if compile not in (False, True, "weights"):
+            raise UnsupportedOptionError(f"compile={compile!r}: expected True, False or 'weights'")
+        if compile is True and not self.lm.spec.takes_mask:
             raise UnsupportedOptionError(
                 f"compile=True: passes of a fixed width need a mask, which the attention implementation of "
                 f"{self.lm.spec.name} does not take. Call model.set_attn_implementation('sdpa') first"
@@ -133,7 +136,7 @@ class HFTarget(Target):
         expected = max(row.max_length for row in rows)
         prompts = [row.tokens for row in rows]
         self._check_edge([len(prompt) for prompt in prompts], expected)
-        lm = self.lm.compiled() if self.compiles else self.lm
+        lm = self.lm.compiled(self.compiles)
         if self._width is not None:
             session: CachedSession = FixedSession(lm, prompts, expected, self._width)
         else:
@@ -192,8 +195,8 @@ class HFSession(TargetSession):
             self.lm.retire([self._row[row.index] for row in live])
 
     def lend(self, layers: Sequence[int]) -> Lent:
-        own, view = self.lm.lm, with_layers(self.lm.lm.model, layers)
-        return Lent(self.lm, view if type(own) is CachedLM else view.compiled(), self._row)
+        view = with_layers(self.lm.lm.model, layers)
+        return Lent(self.lm, view.compiled(self.lm.lm.compiles), self._row)
 
     def follow(self, ancestors: Mapping[int, int], live: Sequence[Row]) -> None:
         alive = {row.index for row in live}

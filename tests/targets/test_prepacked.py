@@ -1,0 +1,121 @@
+"""Packed weights: the same products, one copy a weight, which follows the weight and goes with it."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from specdec import Decoder
+from specdec.core.errors import ConfigError, UnsupportedOptionError
+from specdec.drafters import DraftModel, Eagle2, NoDraft, PromptLookup
+from specdec.schedulers import Fixed
+from specdec.targets import prepacked
+from specdec.targets.prepacked import Prepacked
+from tests.drafters.eagles import fresh
+from tests.exactness.parts import Mixed
+from tests.targets.test_compiled import PROMPTS, llama, text
+
+DTYPES = sorted(prepacked._DTYPES, key=str)
+
+pytestmark = pytest.mark.skipif(not DTYPES, reason="torch was built without oneDNN, so there are no packed weights")
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the weights by which `specdec::linear` multiplied."""
+    seen: list[tuple[int, ...]] = []
+    op = prepacked._linear_op
+
+    def counted(states: Any, weight: Any, bias: Any) -> Any:
+        seen.append(tuple(weight.shape))
+        return op(states, weight, bias)
+
+    monkeypatch.setattr(prepacked, "_linear_op", counted)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_are_those_of_plain_layers(dtype: torch.dtype, bias: bool, packed: list[tuple[int, ...]]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(48, 40, bias=bias).to(dtype)
+    for shape in ((1, 48), (1, 16, 48), (3, 33, 48), (48,)):
+        states = torch.randn(shape, dtype=dtype)
+        with torch.no_grad(), Prepacked():
+            got = layer(states)
+        with torch.no_grad():
+            torch.testing.assert_close(got, layer(states))
+    assert packed == [(40, 48)] * 4
+
+
+@torch.no_grad()
+def test_what_is_no_weight_of_the_model_stays_as_it_is(packed: list[tuple[int, ...]]) -> None:
+    states, made = torch.randn(2, 8), torch.randn(4, 8)
+    with Prepacked():
+        functional.linear(states, made)  # made for this pass: packing it would take longer than multiplying
+        functional.linear(states.double(), nn.Parameter(made.double()))  # no kernel
+        functional.linear(states, weight=nn.Parameter(made))  # not as a layer calls it
+    assert not packed
+
+
+@torch.no_grad()
+def test_the_copy_follows_its_weight_and_goes_with_it() -> None:
+    layer: nn.Linear | None = nn.Linear(8, 8)
+    assert layer is not None
+    states, before = torch.randn(2, 8), len(prepacked._packed)
+    with Prepacked():
+        layer(states)
+        assert len(prepacked._packed) == before + 1
+        layer.weight.mul_(-2.0)
+        got = layer(states)
+        assert len(prepacked._packed) == before + 1
+    torch.testing.assert_close(got, layer(states))
+    layer = None
+    gc.collect()
+    assert len(prepacked._packed) == before
+
+
+def test_decoders_with_packed_weights_say_what_generate_says(packed: list[tuple[int, ...]]) -> None:
+    model = llama()
+    want = model.generate(PROMPTS, max_new_tokens=24, do_sample=False, pad_token_id=0).tolist()
+    assert not packed
+    head = Eagle2(fresh("eagle", model), depth=3)
+    for drafter in (NoDraft(), PromptLookup(), Mixed(want, branching=True), DraftModel(llama(1)), head):
+        assert text(Decoder(model, drafter, scheduler=Fixed(5, nodes=12), compile="weights")) == want, drafter.name
+    weights = {tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2}
+    assert weights - {(64, 16)} <= set(packed) and (64, 16) in packed  # layers and LM head
+
+
+def test_prompts_and_ragged_batches_are_packed_too(packed: list[tuple[int, ...]]) -> None:
+    model = llama()
+    padded, mask = torch.tensor([[0, 0, 0, 9, 11], [3, 5, 7, 3, 5]]), torch.tensor([[0, 0, 0, 1, 1], [1] * 5])
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "attention_mask": mask}
+    want = model.generate(padded, **options).tolist()
+    decoder = Decoder(model, PromptLookup(), compile="weights")
+    assert decoder.generate(padded, **{**options, "max_new_tokens": 1}).tolist() == [row[:6] for row in want]
+    assert packed
+    assert decoder.generate(padded, **options).tolist() == want
+
+
+def test_weights_that_are_brought_in_for_every_pass_are_not_packed(packed: list[tuple[int, ...]]) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = llama()
+    want = text(Decoder(model, NoDraft()))
+    accelerate.cpu_offload(model, execution_device="cpu")
+    assert any(parameter.is_meta for parameter in model.parameters())
+    assert text(Decoder(model, NoDraft(), compile="weights")) == want
+    assert not packed
+
+
+def test_configs_name_it_and_other_words_are_refused() -> None:
+    decoder = Decoder.from_config({"drafter": "none", "compile": "weights"}, llama())
+    assert decoder.compile == "weights" and decoder.config.compile == "weights"
+    with pytest.raises(ConfigError, match="compile"):
+        Decoder.from_config({"drafter": "none", "compile": "wheights"}, llama())
+    with pytest.raises(UnsupportedOptionError, match="expected True, False or 'weights'"):
+        Decoder(llama(), NoDraft(), compile="wheights")
