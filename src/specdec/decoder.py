@@ -80,10 +80,11 @@ class Decoder:
         self._named: StrategyConfig | None = None  # what a config called the target that it was loaded for
         self._agreed: Any = None  # the last tokenizer that was found to be the drafter's
         self._check(Exactness.parse(allow) if allow else Exactness.EXACT_GREEDY)
-        if compile and not self.target.compiles:
+        if compile and compile != self.target.compiles:
             raise UnsupportedOptionError(
-                f"compile={compile} with a {type(self.target).__name__}: only passes of a model are compiled. Give the "
-                "model itself, a target made with HFTarget(model, compile=True), or leave compile=False"
+                f"compile={compile!r} with a {type(self.target).__name__} that has "
+                f"compile={self.target.compiles!r}: only passes of a model are compiled. Give the model itself, a target made with HFTarget(model, "
+                f"compile={compile!r}), or leave compile=False"
             )
 
     @classmethod

@@ -15,6 +15,7 @@ from specdec.core.errors import ConfigError, UnsupportedOptionError
 from specdec.drafters import DraftModel, Eagle2, NoDraft, PromptLookup
 from specdec.schedulers import Fixed
 from specdec.targets import prepacked
+from specdec.targets.hf import HFTarget
 from specdec.targets.prepacked import Prepacked
 from tests.drafters.eagles import fresh
 from tests.exactness.parts import Mixed
@@ -102,14 +103,93 @@ def test_prompts_and_ragged_batches_are_packed_too(packed: list[tuple[int, ...]]
     assert decoder.generate(padded, **options).tolist() == want
 
 
-def test_weights_that_are_brought_in_for_every_pass_are_not_packed(packed: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("compile", [True, "weights"])
+def test_weights_that_are_brought_in_for_every_pass_are_not_packed(
+    compile: bool | str, packed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     accelerate = pytest.importorskip("accelerate")
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend="eager", dynamic=False))
     model = llama()
     want = text(Decoder(model, NoDraft()))
     accelerate.cpu_offload(model, execution_device="cpu")
     assert any(parameter.is_meta for parameter in model.parameters())
-    assert text(Decoder(model, NoDraft(), compile="weights")) == want
+    assert text(Decoder(model, NoDraft(), compile=compile), tokens=24) == want
     assert not packed
+
+
+def written(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(-1.5)
+
+
+def merged(model: nn.Module) -> None:
+    delta = torch.randn(16, 1) @ torch.randn(1, 16)
+    for layer in model.model.layers:  # type: ignore[union-attr]
+        layer.self_attn.q_proj.weight.data += delta
+        layer.self_attn.o_proj.weight.data -= delta
+
+
+@pytest.mark.parametrize("change", [written, merged])
+@pytest.mark.parametrize("inference", [False, True])
+def test_writes_that_torch_does_not_count_are_seen_by_the_next_call(change: Any, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        model = llama()
+        decoder = Decoder(model, NoDraft(), compile="weights")
+        before = text(decoder)
+        change(model)
+        want = model.generate(PROMPTS, max_new_tokens=24, do_sample=False, pad_token_id=0).tolist()
+        assert before != want and text(decoder) == want
+        assert text(Decoder(model, NoDraft(), compile="weights")) == want
+
+
+def test_copies_of_another_number_type_are_given_up() -> None:
+    gc.collect()
+    before, model = len(prepacked._packed), llama()
+    text(Decoder(model, NoDraft(), compile="weights"))
+    assert len(prepacked._packed) > before
+    model.double()
+    decoder = Decoder(model, NoDraft(), compile="weights")
+    want = model.generate(PROMPTS, max_new_tokens=24, do_sample=False, pad_token_id=0).tolist()
+    assert text(decoder) == want
+    assert len(prepacked._packed) == before
+
+
+@torch.no_grad()
+def test_a_bias_is_a_row_of_numbers_or_the_product_is_plain(packed: list[tuple[int, ...]]) -> None:
+    states, weight = torch.randn(3, 48), nn.Parameter(torch.randn(40, 48))
+    for bias in (torch.randn(80)[::2], torch.randn(()), torch.randn(1), torch.randn(3, 40)):
+        with Prepacked():
+            got = functional.linear(states, weight, bias)
+        torch.testing.assert_close(got, functional.linear(states, weight, bias))
+    assert not packed
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of a type of its own, as quantised weights are."""
+
+
+def test_other_types_of_tensors_gradients_and_autocast_stay_with_torch(packed: list[tuple[int, ...]]) -> None:
+    states, weight = torch.randn(3, 8), torch.randn(4, 8)
+    with torch.no_grad(), Prepacked():
+        functional.linear(states, nn.Parameter(weight.as_subclass(Wrapped), requires_grad=False))
+        functional.linear(states.as_subclass(Wrapped), nn.Parameter(weight))
+        functional.linear(states[:, :0], nn.Parameter(weight[:, :0]))
+    learnt = nn.Parameter(weight)
+    with Prepacked():
+        functional.linear(states, learnt).sum().backward()
+    assert learnt.grad is not None and not packed
+    model = llama()
+    with torch.autocast("cpu", torch.bfloat16):
+        want = model.generate(PROMPTS, max_new_tokens=6, do_sample=False, pad_token_id=0).tolist()
+        assert text(Decoder(model, NoDraft(), compile="weights"), tokens=6) == want
+    assert not packed
+
+
+def test_a_target_that_runs_its_passes_otherwise_is_refused() -> None:
+    for compile, other in ((True, "weights"), ("weights", True), ("weights", False)):
+        with pytest.raises(UnsupportedOptionError, match=f"HFTarget\\(model, compile={compile!r}"):
+            Decoder(HFTarget(llama(), compile=other), NoDraft(), compile=compile)
 
 
 def test_configs_name_it_and_other_words_are_refused() -> None:

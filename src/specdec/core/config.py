@@ -172,7 +172,7 @@ class DecoderConfig(_FrozenConfig):
     allow: Literal["approximate", "consistent", "exact-greedy", "exact-sampling"] | None = Field(
         default=None, description="Weakest guarantee that is accepted; null: only exact ones."
     )
-    compile: bool | Literal["weights"] = Field(
+    compile: Literal[False, True, "weights"] = Field(
         default=False,
         description="Run passes at a closed set of widths, each compiled once; weights: only keep packed weights.",
     )

@@ -7,7 +7,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +36,10 @@ Pass = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one compiled pass is made for. masks, features, inputs: the names of what it takes and hands out."""
+    """What one compiled pass is made for. masks, features, inputs: the names of what it takes and hands out.
+
+    packs: its linear layers multiply by packed weights.
+    """
 
     batch: int
     width: int
@@ -45,6 +48,7 @@ class Shape:
     masks: tuple[str, ...]
     features: tuple[str, ...]
     inputs: tuple[str, ...]
+    packs: bool
 
 
 class Passes:
@@ -101,7 +105,7 @@ class CompiledLM(PrepackedLM):
             return super().run(tokens, positions, mask, cache, taps, keep, inputs)
         cache.grow(extent)
         masks = mask if isinstance(mask, dict) else {"": mask}
-        shape = Shape(batch, width, extent, self.dtype, tuple(masks), taps.names, tuple(inputs or ()))
+        shape = Shape(batch, width, extent, self.dtype, tuple(masks), taps.names, tuple(inputs or ()), self.packs)
         given = (
             _padded(tokens, width),
             _padded(positions, width),
@@ -175,7 +179,7 @@ def _make(shape: Shape, device: torch.device) -> Pass:
         inputs: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mask = masks.get("", masks)
-        with Prepacked():
+        with Prepacked() if shape.packs else nullcontext():
             out, _ = lm.run(tokens, positions, mask, SlotCache.over(keys, values, slots), _NO_TAPS, None, inputs)
         return out, {name: found[name] for name in shape.features}
 

@@ -45,11 +45,11 @@ class HFTarget(Target):
 
     def __init__(self, model: nn.Module, compile: bool | str = False) -> None:
         self.model: Any = model
-        self.compiles = compile
+        self.compiles = compile if compile == "weights" else bool(compile)
         self._lm = CachedLM(model), self._computed_by
         if compile not in (False, True, "weights"):
             raise UnsupportedOptionError(f"compile={compile!r}: expected True, False or 'weights'")
-        if compile is True and not self.lm.spec.takes_mask:
+        if self.compiles is True and not self.lm.spec.takes_mask:
             raise UnsupportedOptionError(
                 f"compile=True: passes of a fixed width need a mask, which the attention implementation of "
                 f"{self.lm.spec.name} does not take. Call model.set_attn_implementation('sdpa') first"

@@ -7,6 +7,7 @@ the kernel. The copies belong to no compiled pass: all of them share these, and 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,19 +22,42 @@ from specdec.targets.kv import SlotCache
 from specdec.targets.taps import Taps
 
 _FEW = 16  # rows that the layout is best for
+_PLAIN = (Tensor, nn.Parameter)
+_SAMPLE = 1024  # elements of a weight by which it is known again
 
-_LIBRARY = torch.library.Library("specdec", "DEF")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Packed:
+    """A packed copy, and what its weight was when it was made."""
+
+    mark: tuple[int, int]
+    sample: Tensor
+    copy: Tensor
+
+    def is_of(self, weight: Tensor) -> bool:
+        """Whether the weight is still what was packed, as far as a sample of its elements tells."""
+        return self.mark == mark(weight) and torch.equal(self.sample, _sample(weight))
+
+
+_LIBRARY = torch.library.Library("specdec", "FRAGMENT")  # no DEF, which may be there once: modules are reloaded
 _LIBRARY.define("linear(Tensor states, Tensor weight, Tensor? bias) -> Tensor")
-_packed: Any = WeakIdKeyDictionary()  # weight to (mark of its contents, packed copy); entries go with their weights
+_packed: Any = WeakIdKeyDictionary()  # weight to its `_Packed`; entries go with their weights
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     made = _packed.get(weight)
-    now = mark(weight)
-    if made is None or made[0] != now:
-        made = _packed[weight] = now, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _FEW)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(states, made[1], bias, "none", [], "")
+    if made is None or made.mark != mark(weight):
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _FEW)
+        made = _packed[weight] = _Packed(mark(weight), _sample(weight), copy)
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(states, made.copy, bias, "none", [], "")
     return out
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """A few elements as they are in memory, so that a NaN is equal to itself."""
+    flat = weight.detach().reshape(-1) if weight.is_contiguous() else weight.detach().flatten()
+    step = max(1, flat.numel() // _SAMPLE)
+    return flat[::step].clone().view(torch.int32 if flat.element_size() == 4 else torch.int16)
 
 
 def _shape_of(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -54,28 +78,44 @@ class Prepacked(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is functional.linear and not kwargs and _packs(args[0], args[1]):
-            return _linear_op(args[0], args[1], args[2] if len(args) > 2 else None)
+        if func is functional.linear and not kwargs:
+            states, weight, bias = args if len(args) == 3 else (*args, None)
+            if _packs(states, weight) and _fits(bias, weight):
+                return _linear_op(states, weight, bias)
         return func(*args, **kwargs)
 
 
 class PrepackedLM(CachedLM):
-    """A `CachedLM` whose linear layers multiply by packed weights, prompts included; no shape is padded or compiled."""
+    """A `CachedLM` whose linear layers multiply by packed weights, prompts included; no shape is padded or compiled.
+
+    One is made for a generation, which is when packed copies are compared with the weights: a write that torch does not
+    count, as through `.data`, is seen then, if it changed any of the sampled elements.
+    """
 
     compiles: bool | str = "weights"
 
     def __init__(self, plain: CachedLM) -> None:
         self.plain = plain
         self.model, self.spec, self.dtype = plain.model, plain.spec, plain.dtype
+        parameters = list(self.model.parameters())
         # Weights that are brought in for every pass, as accelerate does with offloaded ones, would be packed in each.
-        self._packs = not any(parameter.is_meta for parameter in self.model.parameters())
+        self._stay = not any(parameter.is_meta for parameter in parameters)
+        for weight in parameters:
+            made = _packed.get(weight)
+            if made is not None and not (_packs(weight, weight) and made.is_of(weight)):
+                del _packed[weight]
+
+    @property
+    def packs(self) -> bool:
+        """Whether the next pass multiplies by packed weights; under autocast it has other number types."""
+        return self._stay and not torch.is_autocast_enabled("cpu")
 
     @property
     def device(self) -> torch.device:
         return self.plain.device
 
     def compiled(self, how: bool | str = True) -> CachedLM:
-        return self
+        return self.plain.compiled(how)
 
     def run(
         self,
@@ -87,13 +127,27 @@ class PrepackedLM(CachedLM):
         keep: Tensor | None,
         inputs: Inputs | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        with Prepacked() if self._packs else nullcontext():
+        with Prepacked() if self.packs else nullcontext():
             return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
 
 
 def _packs(states: Tensor, weight: Tensor) -> bool:
+    if (
+        type(weight) is not nn.Parameter
+        or type(states) not in _PLAIN
+        or (torch.is_grad_enabled() and weight.requires_grad)
+    ):
+        return False
     alike = states.dtype == weight.dtype and states.device.type == weight.device.type == "cpu"
-    return alike and isinstance(weight, nn.Parameter) and weight.dtype in _DTYPES
+    return alike and weight.dtype in _DTYPES and weight.dim() == 2 and weight.numel() > 0
+
+
+def _fits(bias: Tensor | None, weight: Tensor) -> bool:
+    """The kernel takes a bias by its address: a row of the weight's type, one number after another."""
+    if bias is None:
+        return True
+    alike = bias.dtype == weight.dtype and bias.device == weight.device
+    return alike and bias.shape == weight.shape[:1] and bias.is_contiguous()
 
 
 def _dtypes() -> frozenset[torch.dtype]:
