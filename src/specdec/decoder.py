@@ -83,8 +83,8 @@ class Decoder:
         if compile and compile != self.target.compiles:
             raise UnsupportedOptionError(
                 f"compile={compile!r} with a {type(self.target).__name__} that has "
-                f"compile={self.target.compiles!r}: only passes of a model are compiled. Give the model itself, a target made with HFTarget(model, "
-                f"compile={compile!r}), or leave compile=False"
+                f"compile={self.target.compiles!r}: only passes of a model are compiled. Give the model itself, a "
+                f"target made with HFTarget(model, compile={compile!r}), or leave compile=False"
             )
 
     @classmethod
