@@ -16,6 +16,7 @@ from specdec.core.errors import UnsupportedOptionError
 from specdec.core.interfaces import StatelessDrafter
 from specdec.drafters import DraftModel, Eagle2, NoDraft, PromptLookup
 from specdec.schedulers import Fixed
+from specdec.targets import compiled
 from specdec.targets.compiled import WIDTHS
 from specdec.testing.tabular import TabularTarget
 from tests.drafters.eagles import fresh
@@ -94,6 +95,17 @@ def test_a_heads_passes_are_compiled_once_for_all_calls() -> None:
     assert text(decoder) == want
     known = graphs()
     assert text(decoder) == want and graphs() == known
+
+
+def test_every_shape_is_compiled_once_also_where_features_are_read() -> None:
+    model, before = llama(), {id(passes) for passes in compiled._PASSES.values()}
+    decoder = Decoder(model, Eagle2(fresh("eagle", model), depth=3), scheduler=Fixed(3, nodes=12), compile=True)
+    for _ in range(3):
+        text(decoder)
+    made = [passes for passes in compiled._PASSES.values() if id(passes) not in before]
+    assert any(shape.features for passes in made for shape in passes.made)
+    assert graphs() == sum(len(passes.made) for passes in made)
+    assert not any(found for passes in made for _, found in passes.hooks.values())
 
 
 def test_shapes_outside_the_set_run_as_they_are() -> None:
@@ -201,8 +213,6 @@ def test_only_a_models_passes_are_compiled() -> None:
 
 def test_a_model_that_goes_takes_its_passes_along() -> None:
     import gc
-
-    from specdec.targets import compiled
 
     model: nn.Module | None = llama()
     text(Decoder(model, NoDraft(), compile=True), tokens=4)

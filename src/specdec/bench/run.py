@@ -28,7 +28,7 @@ from specdec.targets.load import load_model
 
 __all__ = ["Bench", "Unit", "units"]
 
-_TRIES = 4  # a text may meet several shapes that were not compiled before
+_TRIES = 8  # a text may meet several shapes that were not compiled before
 _WARM_UP = 16  # tokens; compiled passes are met only by whole answers
 
 

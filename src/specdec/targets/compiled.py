@@ -129,8 +129,11 @@ class CompiledLM(PrepackedLM):
             found: dict[str, Tensor] = {}
             hooks[shape.features] = Hooks(self.model, shape.features, partial(_store, found)), found
         attached, found = hooks[shape.features]
-        with attached:
-            return made(self.plain, found, *given)
+        try:
+            with attached:
+                return made(self.plain, found, *given)
+        finally:
+            found.clear()  # a pass is traced for an empty one, and is traced again where it is not
 
     def _first(self, shape: Shape, given: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The first pass of a shape, which compiles it."""
