@@ -139,6 +139,12 @@ def measure(
     return dict(found)
 
 
+def drafter_of(text: str) -> tuple[dict[str, Any], Drafter]:
+    """The config that NAME[:ARG], or JSON, stands for, and its drafter."""
+    given = json.loads(text) if text.startswith("{") else parse_drafter(text)
+    return given, discover().create("drafter", load_config({"drafter": given}).drafter)
+
+
 def plot(records: dict[str, Record], file: Path) -> None:
     """Accepted share against confidence, of whole paths and of single tokens, and accepted share by depth."""
     import matplotlib
@@ -193,8 +199,7 @@ def main() -> None:
     records: dict[str, dict[str, Record]] = {}
     with Progress() as progress:
         for text in options.drafter:
-            given = json.loads(text) if text.startswith("{") else parse_drafter(text)
-            drafter = discover().create("drafter", load_config({"drafter": given}).drafter)
+            _, drafter = drafter_of(text)
             work = progress.add_task(drafter.name, total=len(prompts))
             name = drafter.name if drafter.name not in records else f"{drafter.name} {len(records) + 1}"
             records[name] = measure(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from calibration import Watched  # beside this script
+from calibration import Watched, drafter_of  # beside this script
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -30,10 +30,7 @@ from smollm2 import prompts_of
 
 from specdec import Decoder, load_model
 from specdec.analysis.tree_budgets import TreeBudgets
-from specdec.cli.decoding import parse_drafter
-from specdec.core.config import load_config
 from specdec.core.state import Outcome
-from specdec.plugins.manager import discover
 from specdec.schedulers import Fixed
 
 
@@ -61,8 +58,7 @@ def main() -> None:
 
     model, tokenizer = load_model(options.model, dtype=options.dtype)
     prompts = prompts_of(options.prompts, options.per_task, tokenizer)
-    given = json.loads(options.drafter) if options.drafter.startswith("{") else parse_drafter(options.drafter)
-    drafter = discover().create("drafter", load_config({"drafter": given}).drafter)
+    given, drafter = drafter_of(options.drafter)
     found: dict[str, Record] = defaultdict(Record)
     with Progress() as progress:
         work = progress.add_task(drafter.name, total=len(prompts))

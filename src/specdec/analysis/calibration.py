@@ -26,6 +26,14 @@ class Judged:
     share: float | None = None
 
 
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Depth of each node, 1 below the anchor; parents: -1 or an earlier node."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
 def judged_nodes(
     parents: Sequence[int], path: Iterable[int], confidences: Sequence[float] | None = None
 ) -> list[Judged]:
@@ -35,11 +43,10 @@ def judged_nodes(
     confidences: of each node's whole path.
     """
     kept = {node - 1 for node in path}
-    depths: list[int] = []
+    depths = depths_of(parents)
     born: dict[int, int] = {}
     found: list[Judged] = []
     for node, parent in enumerate(parents):
-        depths.append(1 if parent < 0 else depths[parent] + 1)
         rank = born.get(parent, 0)
         born[parent] = rank + 1
         whole = share = None
@@ -47,7 +54,7 @@ def judged_nodes(
             whole = confidences[node]
             above = 1.0 if parent < 0 else confidences[parent]
             share = min(1.0, whole / above) if above > 0 else 0.0
-        found.append(Judged(depths[-1], rank, node in kept, parent < 0 or parent in kept, whole, share))
+        found.append(Judged(depths[node], rank, node in kept, parent < 0 or parent in kept, whole, share))
     return found
 
 

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from specdec.analysis.calibration import depths_of
+
 __all__ = ["Place", "TreeBudgets", "by_confidence", "places"]
 
 Place = tuple[int, ...]
@@ -72,9 +74,7 @@ def by_confidence(parents: Sequence[int], confidences: Sequence[float]) -> list[
 
     A node's confidence is that of its whole path, so no node goes before the one above it.
     """
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
+    depths = depths_of(parents)
     order = [0] * len(parents)
     for at, node in enumerate(sorted(range(len(parents)), key=lambda node: (-confidences[node], depths[node], node))):
         order[node] = at

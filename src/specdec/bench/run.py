@@ -127,7 +127,7 @@ class Bench:
                 del runners[name]
                 yield self._skipped(name, fields, reason)
         if setting.greedy and any(one.kind == "decoder" for one in self.contenders):
-            _ = self._targets[setting.compile].drift  # lets the engine count near-ties
+            _ = self._target(model, setting.compile).drift  # lets the engine count near-ties
         plain = next((one.name for one in self.contenders if one.kind == "plain"), None)
         turn = 0
         for repeat in range(self.repeats):
@@ -170,7 +170,6 @@ class Bench:
     def runner(self, contender: Contender, setting: Setting) -> Runner:
         """The strategy over a target that all strategies of the setting share, so that what it measures is shared."""
         model, tokenizer = self.loaded(setting)
-        self._target(model, setting.compile)
         own = contender.config.compile if contender.kind == "decoder" and contender.config is not None else False
         target = self._target(model, own or setting.compile)
         return build(contender, target, tokenizer, setting)

@@ -9,7 +9,10 @@ from typing import Any
 from specdec.core.config import load_config
 from specdec.core.errors import ConfigError
 
-__all__ = ["Setting", "settings"]
+__all__ = ["COMPILE", "Setting", "settings"]
+
+COMPILE: dict[str, bool | str] = {"no": False, "yes": True, "weights": "weights"}
+"""What `--compile` may say, and what a decoder's `compile` is then."""
 
 _COMPILED = {True: "compiled", "weights": "packed weights"}
 

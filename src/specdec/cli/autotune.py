@@ -9,13 +9,11 @@ import yaml
 
 from specdec.bench.candidates import candidates
 from specdec.bench.prompts import built_in, read_prompts
-from specdec.bench.setting import settings
+from specdec.bench.setting import COMPILE, settings
 from specdec.core.config import TargetConfig, load_config
 from specdec.core.errors import ConfigError, DataError
 
 __all__ = ["autotune"]
-
-_COMPILE: dict[str, bool | str] = {"no": False, "yes": True, "weights": "weights"}
 
 
 def autotune(
@@ -49,14 +47,14 @@ def autotune(
         raise ConfigError(f"--out {out}: there is such a file; give another name")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-    if compile not in _COMPILE:
-        raise ConfigError(f"--compile {compile}: expected one of {', '.join(_COMPILE)}")
+    if compile not in COMPILE:
+        raise ConfigError(f"--compile {compile}: expected one of {', '.join(COMPILE)}")
     name = TargetConfig(model=model, dtype=dtype).dtype
-    tried = candidates(drafter, exactness=exactness, allow=allow, compile=_COMPILE[compile], free=not only_given)
+    tried = candidates(drafter, exactness=exactness, allow=allow, compile=COMPILE[compile], free=not only_given)
     texts = built_in()
     if prompts is not None:
         texts = read_prompts(prompts, skip_broken=skip_broken, say=lambda text: typer.echo(text, err=True))
-    (setting,) = settings([batch], [temperature], [name], [_COMPILE[compile]], [exactness])
+    (setting,) = settings([batch], [temperature], [name], [COMPILE[compile]], [exactness])
 
     # Imported here because the command line starts without torch.
     import torch

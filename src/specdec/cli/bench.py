@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from specdec.bench.prompts import Prompt, built_in, first_of_each, read_prompts
-from specdec.bench.setting import settings
+from specdec.bench.setting import COMPILE, settings
 from specdec.bench.strategies import contenders
 from specdec.core.config import TargetConfig
 from specdec.core.errors import ConfigError
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-_Axis = tuple[bool | str, ...]
-_COMPILE: dict[str, _Axis] = {"no": (False,), "yes": (True,), "weights": ("weights",), "both": (False, True)}
+_COMPILE = {**{word: (how,) for word, how in COMPILE.items()}, "both": (False, True)}
 
 
 def bench(

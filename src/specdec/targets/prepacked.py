@@ -45,17 +45,17 @@ _packed: Any = WeakIdKeyDictionary()  # weight to its `_Packed`; entries go with
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    made = _packed.get(weight)
-    if made is None or made.mark != mark(weight):
+    made, now = _packed.get(weight), mark(weight)
+    if made is None or made.mark != now:
         copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _FEW)
-        made = _packed[weight] = _Packed(mark(weight), _sample(weight), copy)
+        made = _packed[weight] = _Packed(now, _sample(weight), copy)
     out: Tensor = torch.ops.mkldnn._linear_pointwise.default(states, made.copy, bias, "none", [], "")
     return out
 
 
 def _sample(weight: Tensor) -> Tensor:
     """A few elements as they are in memory, so that a NaN is equal to itself."""
-    flat = weight.detach().reshape(-1) if weight.is_contiguous() else weight.detach().flatten()
+    flat = weight.detach().flatten()
     step = max(1, flat.numel() // _SAMPLE)
     return flat[::step].clone().view(torch.int32 if flat.element_size() == 4 else torch.int16)
 
