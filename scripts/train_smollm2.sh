@@ -3,7 +3,7 @@
 # head is trained on them. Each step goes on where it was stopped when this is run again.
 #
 #   DATA=...     folder for data and features (about 2 GB and 5 GB a million tokens); by default build/smollm2-135m
-#   TOKENS=...   tokens of answers to write; MORE=... as many again, fresh ones, for the last run of EAGLE
+#   TOKENS=...   tokens of answers to write; MORE=... of fresh ones, for the last run of EAGLE
 #   EAGLE=... MEDUSA=... EAGLE3=... DRAFT=...   minutes of one run of training, on two cores
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,8 +22,9 @@ specdec distill "$TARGET" --out "$DATA/text" --tokens "$TOKENS" --seed 1 $(again
 # Two processes, a core each, write into folders of their own that are read as one.
 more() { OMP_NUM_THREADS=1 specdec distill "$TARGET" --out "$DATA/more/$1" --tokens $((MORE / 2)) --seed "$1" $(again "$DATA/more/$1"); }
 more 11 &
+first=$!
 more 12
-wait
+wait "$first" # by its number, or its failure would not be seen
 # The states that EAGLE-3 reads are all that any head reads.
 for text in text more; do
     specdec train eagle3 --target "$TARGET" --data "$DATA/$text" --out "$DATA/none" \
