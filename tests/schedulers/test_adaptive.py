@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from specdec.core.draft import Draft
 from specdec.core.sampling import Sampling
 from specdec.core.state import Context, Outcome, Round, RoundTimes, Row, Scores
+from specdec.drafters.growth import worthwhile
 from specdec.schedulers import Adaptive
 from specdec.schedulers.cost import CostCurve, LevelCost
 
@@ -28,10 +30,14 @@ def rows_of(count):
 class Machine:
     """Plays rounds of a session: `cost(live, nodes)` seconds each, acceptance as `accept(live, depth)` says."""
 
-    def __init__(self, scheduler, cost, accept, live=1):
-        self.cost, self.accept = cost, accept
+    def __init__(self, scheduler, cost, accept, live=1, widths=()):
+        self.cost, self.accept, self.minds = (
+            cost,
+            accept,
+            False,
+        )  # minds: it drafts no node that is worth less than it costs
         self.rows = rows_of(live)
-        context = Context(self.rows, 2, torch.device("cpu"), NO_SCORES)
+        context = Context(self.rows, 2, torch.device("cpu"), NO_SCORES, widths=widths)
         self.session = scheduler.begin(context, True)
         self.elapsed = self.earned = self.worst = 0.0
         self.number, self.depths = 0, []
@@ -51,6 +57,9 @@ class Machine:
         self.rows = self.rows[:live]
         budget = self.session.plan(self.rows)
         depth = min(budget.depth, budget.nodes)
+        if self.minds and depth and budget.rate is not None:
+            # The n-th node is thought to bring 2 ** -n tokens.
+            depth = worthwhile([-node * math.log(2.0) for node in range(1, depth + 1)], budget)
         self.depths.append(depth)
         accepted = [min(self.accept(row.index, depth), depth) for row in self.rows]
         seconds = self.cost(len(self.rows), depth)
@@ -384,3 +393,53 @@ def test_a_first_draft_that_was_compiled_says_nothing_for_good():
     for _ in range(2):
         levels = levels.observe(4, 0.4)
     assert levels(4) == pytest.approx(0.4, rel=0.05) and levels.step == pytest.approx(0.1, rel=0.05)
+
+
+# --- passes of a few widths -----------------------------------------------------------------------------
+
+
+def test_nodes_of_one_width_have_one_price():
+    curve = CostCurve(widths=(1, 8, 16)).observe(0, 1.0)
+    for _ in range(30):
+        curve = curve.observe(3, 1.1).observe(0, 1.0).observe(12, 1.4).observe(0, 1.0)
+    assert {curve(nodes) for nodes in range(1, 8)} == {curve(7)} and {curve(nodes) for nodes in range(8, 16)} == {
+        curve(15)
+    }
+    assert curve(0) < curve(7) < curve(15) < curve(16) < curve(17)  # wider passes have a price for each node
+    assert [curve.filled(nodes) for nodes in (0, 1, 7, 8, 15, 16)] == [0, 7, 7, 15, 15, 16]
+    assert curve(7) == pytest.approx(1.1, rel=0.05) and curve(15) == pytest.approx(1.4, rel=0.05)
+
+
+@pytest.mark.parametrize("max_nodes", [5, 64])
+def test_budgets_fill_the_width_that_they_pay_for(max_nodes):
+    machine = Machine(
+        Adaptive(max_nodes=max_nodes),
+        lambda live, nodes: 1.1 if nodes else 1.0,
+        lambda row, depth: depth,
+        widths=(1, 8),
+    )
+    for _ in range(20):
+        machine.round()
+        budget = machine.session.plan(machine.rows)
+        assert budget.nodes in (0, min(7, max_nodes)) or budget.nodes > 7
+
+
+def test_what_was_learnt_for_other_widths_is_not_taken_over():
+    scheduler = Adaptive()
+    first = Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth, widths=(1, 8))
+    for _ in range(20):
+        first.round()
+    assert Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth).round() == 0
+
+
+def test_a_drafter_that_minds_a_price_that_was_wrong_is_asked_to_draft_again():
+    """The first drafts took long, so the drafter finds none that pays, and nothing would ever say what they cost."""
+    scheduler = Adaptive()
+    first = Machine(scheduler, lambda live, nodes: 300.0 if nodes else 1.0, lambda row, depth: min(depth, 1))
+    while not any(first.depths):
+        first.round()
+    second = Machine(scheduler, lambda live, nodes: 1.1 if nodes else 1.0, lambda row, depth: min(depth, 1))
+    second.minds = True
+    for _ in range(80):
+        second.round()
+    assert sum(depth > 0 for depth in second.depths[-40:]) > 30

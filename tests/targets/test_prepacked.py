@@ -14,7 +14,7 @@ from specdec import Decoder
 from specdec.core.errors import ConfigError, UnsupportedOptionError
 from specdec.drafters import DraftModel, Eagle2, NoDraft, PromptLookup
 from specdec.schedulers import Fixed
-from specdec.targets import prepacked
+from specdec.targets import backend, prepacked
 from specdec.targets.hf import HFTarget
 from specdec.targets.prepacked import Prepacked
 from tests.drafters.eagles import fresh
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.skipif(not DTYPES, reason="torch was built without oneD
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the weights by which `specdec::linear` multiplied."""
     seen: list[tuple[int, ...]] = []
-    op = prepacked._linear_op
+    op = prepacked._product
 
-    def counted(states: Any, weight: Any, bias: Any) -> Any:
-        seen.append(tuple(weight.shape))
-        return op(states, weight, bias)
+    def counted(states: Any, copy: Any, *rest: Any) -> Any:
+        seen.append(tuple(copy.shape))
+        return op(states, copy, *rest)
 
-    monkeypatch.setattr(prepacked, "_linear_op", counted)
+    monkeypatch.setattr(prepacked, "_product", counted)
     return seen
 
 
@@ -108,8 +108,7 @@ def test_weights_that_are_brought_in_for_every_pass_are_not_packed(
     compile: bool | str, packed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accelerate = pytest.importorskip("accelerate")
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend="eager", dynamic=False))
+    monkeypatch.setattr(backend, "_inductor", torch._dynamo.lookup_backend("eager"))
     model = llama()
     want = text(Decoder(model, NoDraft()))
     accelerate.cpu_offload(model, execution_device="cpu")

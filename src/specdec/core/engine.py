@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specdec.core import host
+from specdec.core.clock import Clock
 from specdec.core.contracts import validate, validate_count, validate_ids
 from specdec.core.draft import Draft
 from specdec.core.errors import InvalidLogitsError
@@ -23,7 +23,7 @@ from specdec.core.recorder import Recorder
 from specdec.core.rng import Rng
 from specdec.core.sampling import Laws, top
 from specdec.core.standing import Standing
-from specdec.core.state import Budget, Context, Outcome, Round, RoundTimes, Row, Scores
+from specdec.core.state import Budget, Context, Outcome, Round, Row, Scores
 from specdec.core.verdict import Verdict
 
 
@@ -74,8 +74,9 @@ class Generation:
         with blame(drafter, "begin", number):
             shared, limit = _shared(self.parts), target.context_length
             context = Context(
-                self.rows, target.vocab_size, target.device, scores, shared, limit, target.compiles, session.lend
-            )
+                self.rows, target.vocab_size, target.device, scores, shared, limit, target.compiles, session.lend,
+                session.widths,
+            )  # fmt: skip
             drafting = self.drafting = drafter.begin(context)
         with blame(scheduler, "begin", number):
             schedule = scheduler.begin(context, drafter.drafts)
@@ -204,22 +205,6 @@ def _read(verdict: Verdict, forest: Forest, choices: dict[str, Tensor]) -> list[
     read = host.read(verdict.leaf, verdict.next_token, forest.given, *choices.values(), *more)
     weights = read.pop() if verdict.log_weights is not None else []
     return [weights, *(list(map(int, part)) for part in read)]
-
-
-class Clock:
-    """Wall-clock laps of one round."""
-
-    def __init__(self) -> None:
-        self._started = self._last = perf_counter()
-        self._laps = {"draft": 0.0, "target": 0.0, "verify": 0.0}
-
-    def lap(self, name: str) -> None:
-        now = perf_counter()
-        self._laps[name] += now - self._last
-        self._last = now
-
-    def times(self) -> RoundTimes:
-        return RoundTimes(**self._laps, total=self._last - self._started)
 
 
 class blame:

@@ -246,6 +246,8 @@ class Target(Part):
 class TargetSession(ABC):
     """One generation's passes over the target."""
 
+    widths: tuple[int, ...] = ()  # nodes of a row to which passes are padded, ascending; wider ones are not
+
     @abstractmethod
     def prefill(self) -> Scores:
         """The pass over the prompts; logits `[rows, 1, vocab]` of each row's last token, its first anchor."""

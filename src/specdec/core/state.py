@@ -278,6 +278,7 @@ class Context:
     shared: the target's modules that the drafter asked for in `Needs.shared`, by name.
     context_length: positions for which the target was made, if that is known.
     compiles: the `compile` of the target's passes; a drafter that runs a model of its own does likewise.
+    widths: nodes of a row, the anchor included, to which the target pads its passes, ascending; wider ones it does not.
     lend: `TargetSession.lend`, for drafters that need the target's "layers".
     """
 
@@ -289,6 +290,7 @@ class Context:
     context_length: int | None = None
     compiles: bool | str = False
     lend: Callable[[Sequence[int]], Any] | None = None
+    widths: tuple[int, ...] = ()
 
     @property
     def greedy(self) -> bool:

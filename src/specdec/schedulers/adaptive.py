@@ -8,7 +8,7 @@ from specdec.core.acceptance import Acceptance
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
 from specdec.schedulers.adaptive_config import AdaptiveConfig
-from specdec.schedulers.cost import OUTLIER, RoundCost
+from specdec.schedulers.cost import OUTLIER, CostCurve, RoundCost
 from specdec.schedulers.sizes import TreeSizes
 
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
@@ -55,14 +55,20 @@ class Adaptive(Scheduler):
         return cls(config.max_depth, config.max_nodes, config.margin)
 
     def begin(self, context: Context, drafts: bool) -> ScheduleSession:
-        return AdaptiveSession(self._config, self._learnt, len(context.rows), drafts)
+        return AdaptiveSession(self._config, self._learnt, len(context.rows), drafts, context.widths)
 
 
 class AdaptiveSession(ScheduleSession):
-    """One generation's estimates. `learnt` maps a number of live rows to the costs known for it."""
+    """One generation's estimates. `learnt` maps a number of live rows to the costs known for it.
 
-    def __init__(self, config: AdaptiveConfig, learnt: dict[int, RoundCost], rows: int, drafts: bool) -> None:
+    widths: nodes to which the target pads its passes; drafts may fill them.
+    """
+
+    def __init__(
+        self, config: AdaptiveConfig, learnt: dict[int, RoundCost], rows: int, drafts: bool, widths: tuple[int, ...]
+    ) -> None:
         self._config, self._learnt, self._drafts = config, learnt, drafts
+        self._unknown = RoundCost(CostCurve(widths=widths))
         self._live = rows
         self._curves: dict[int, RoundCost] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
@@ -82,11 +88,12 @@ class AdaptiveSession(ScheduleSession):
 
     def _costs_of(self, live: int) -> RoundCost:
         if live not in self._curves:
-            if (known := self._learnt.get(live)) is not None:
+            known = self._learnt.get(live)
+            if known is not None and known.passes.widths == self._unknown.passes.widths:
                 self._curves[live] = known if self._factor is None else known.scaled(self._factor)
             else:
                 near = min(self._curves, key=lambda rows: abs(rows - live), default=None)
-                self._curves[live] = (RoundCost() if near is None else self._curves[near]).among(live)
+                self._curves[live] = (self._unknown if near is None else self._curves[near]).among(live)
         return self._curves[live]
 
     def plan(self, rows: Sequence[Row]) -> Budget:
@@ -104,10 +111,12 @@ class AdaptiveSession(ScheduleSession):
             return Budget(0, 0)
         if self._slack(costs) < 0:
             return Budget(0, 0, costs.passes, None)
-        if depth == 0 and self._idle >= self._probe_every:
-            # Until there is a guess to judge. What a tree costs is asked anew, too: one round that the machine slowed
-            # down would otherwise forbid trees for good.
-            return self._budget(min(_PROBE_DEPTH, self._deepest), _PROBE_NODES, costs, trial=True)
+        if self._idle >= self._probe_every:
+            # Until there is a guess to judge. What drafts cost is asked anew, too: one round that the machine slowed
+            # down would otherwise forbid them for good, be it here or in a drafter that minds what they cost.
+            if depth == 0:
+                depth, nodes = min(_PROBE_DEPTH, self._deepest), _PROBE_NODES
+            return self._budget(depth, nodes, costs, trial=True)
         if depth and self._trees and (trial := self._sizes.trial()) is not None:
             return self._budget(depth, trial, costs, trial=True)
         return self._budget(depth, nodes, costs)
@@ -179,7 +188,8 @@ class AdaptiveSession(ScheduleSession):
         return best, rate * costs(0)
 
     def _budget(self, depth: int, nodes: int, costs: RoundCost, trial: bool = False) -> Budget:
-        nodes = min(nodes, max(_FIRST_NODES, _GROWTH * costs.largest), self._config.max_nodes)
+        nodes = min(nodes, max(_FIRST_NODES, _GROWTH * costs.largest))
+        nodes = min(costs.passes.filled(nodes), self._config.max_nodes)
         if self._trees:
             # A tree may cost no more than the ledger has left, even if nothing of it is kept.
             slack, levels = self._slack(costs), self._sizes.levels

@@ -24,6 +24,8 @@ class CostCurve:
     Every round says how long a plain one takes now. Prices, a line for n >= 1, are told only by rounds beside a plain
     one, and their slope by pairs of rounds that followed one another. n = 0 is kept apart because the step from one
     node to two is the largest: it may change the kernel.
+
+    widths: nodes, the anchor included, to which passes are padded: those of one width cost the same.
     """
 
     plain: float | None = None
@@ -31,10 +33,12 @@ class CostCurve:
     sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # decayed sums of 1, n, price over rounds with drafts
     slopes: tuple[float, float] = (0.0, 0.0)  # decayed sums of dn * dn, dn * dprice over pairs of them
     last: tuple[int, float] | None = None  # nodes and seconds of the last one
+    widths: tuple[int, ...] = ()
     doubted: float | None = None  # share of its forecast that a price beside a plain round was, if hard to believe
 
     def observe(self, nodes: int, seconds: float, stale: int = 0) -> CostCurve:
         """The curve after one more round; `stale` rounds have passed since the last plain one."""
+        nodes = self.filled(nodes)
         if self.plain is None:  # nothing can be said in plain rounds before one has been run
             return self if nodes else replace(self, plain=seconds)
         found = seconds / self(nodes)
@@ -45,7 +49,7 @@ class CostCurve:
             return self.scaled(1.0 + new * (min(found, OUTLIER) - 1.0))
         priced = self.sums[0] > 0
         if 0 < self.sums[0] < _YOUNG and found < 1 / OUTLIER:  # the first drafts took long, as where passes compile
-            return CostCurve(self.plain, self.rows)._sloped(nodes, seconds)._with(nodes, seconds)
+            return CostCurve(self.plain, self.rows, widths=self.widths)._sloped(nodes, seconds)._with(nodes, seconds)
         if priced and found < 1 / _SURPRISE and (stale or _SURPRISE * seconds < self.plain):
             return self.scaled(found)._sloped(nodes, seconds)  # nothing makes a round that much faster than it is
         if priced and (stale > _FRESH or (surprise and stale)):
@@ -82,11 +86,16 @@ class CostCurve:
         last = None if self.last is None else (self.last[0], factor * self.last[1])
         return replace(self, plain=plain, last=last)
 
+    def filled(self, nodes: int) -> int:
+        """The most drafted nodes that cost what `nodes` do."""
+        return next((width - 1 for width in self.widths if width > nodes), nodes) if nodes else 0
+
     def price(self, nodes: int) -> float:
         """What a round with `nodes` drafted nodes takes, in plain rounds."""
         weight, n, total = self.sums
         if nodes == 0:
             return 1.0
+        nodes = self.filled(nodes)
         if not weight:  # nothing is known of drafts yet: one node costs little, and many not much more
             return 1.04 + 0.016 * nodes * self.rows
         mean, mean_nodes = total / weight, n / weight
@@ -159,7 +168,7 @@ class RoundCost:
         if not nodes:
             return replace(self, passes=self.passes.observe(0, seconds, stale))
         passes = self.passes.observe(nodes, max(0.0, seconds - drafting), stale)
-        return RoundCost(passes, self.drafting.observe(levels, drafting), max(self.largest, nodes))
+        return RoundCost(passes, self.drafting.observe(levels, drafting), max(self.largest, passes.filled(nodes)))
 
     def scaled(self, factor: float) -> RoundCost:
         """The costs of a machine, or of a context, that takes `factor` times as long for everything."""

@@ -22,10 +22,12 @@ class CachedLM:
     """A model and the facts about it. Holds nothing of any generation; `open` starts one.
 
     `run` is the one place where the model is called, so a subclass may run what is no LM, such as a draft head.
-    static_shapes: passes are padded to a closed set of shapes. compiles: what `compiled` was asked for.
+    widths: nodes of a row to which passes are padded; wider ones, and all where there are none, run as they are.
+    spare: slots for nodes that wait to be judged, by which a cache grows at least. compiles: what `compiled` was asked for.
     """
 
-    static_shapes = False
+    widths: tuple[int, ...] = ()
+    spare = 64
     compiles: bool | str = False
 
     def __init__(self, model: nn.Module, spec: ModelSpec | None = None) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from specdec.targets.cached_lm import CachedLM, Inputs  # which opens what stands here
 
 _NO_TAPS = Taps(())
-_SPARE = 64  # slots added at least when a cache grows
 _TEMPLATES = 128  # nodes of the widest pass whose mask is kept for the next one
 _PAIRS_FROM = 256  # slots from which one token goes in a pass over two, where that takes less time
 
@@ -31,7 +30,7 @@ class CachedSession:
     def __init__(self, lm: CachedLM, prompts: Sequence[Sequence[int]], groups: Sequence[int], expected: int) -> None:
         self.lm, self._prompts = lm, [list(prompt) for prompt in prompts]
         self._longest, self._expected = expected, _slots(self._prompts, groups, expected)
-        self.cache, self.map = SlotCache(self._expected + _SPARE), SlotMap(list(groups))
+        self.cache, self.map = SlotCache(self._expected + lm.spare), SlotMap(list(groups))
         self.batch = list(self.map.pools)  # group of each batch row, in order
         self.capacity = 0
         self._templates = CausalTemplates()
@@ -40,6 +39,11 @@ class CachedSession:
         self._steps = torch.arange(1, device=lm.device)[None]  # [1, at least the extent]: 0, 1, 2, ...
         self._wide = False  # passes over several nodes have been run
         self.passes = 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes of a row to which passes are padded, ascending; wider ones are not."""
+        return self.lm.widths
 
     def length(self, row: int) -> int:
         """Number of committed tokens in the cache."""
@@ -119,7 +123,7 @@ class CachedSession:
         a pass of SmolLM2 takes 38 ms for one and 28 for two. Over eight rows it takes 54 and 112, so this is for one
         row. Only after wide passes, since without drafts the bits are to be those of plain decoding.
         """
-        usual = device.type == "cpu" and self.lm.dtype == torch.bfloat16 and not self.lm.static_shapes
+        usual = device.type == "cpu" and self.lm.dtype == torch.bfloat16 and not self.lm.widths
         # The last token may stand at the end of the model's context, behind which there is no position for another.
         return usual and self._wide and _PAIRS_FROM <= held < self._longest - 2
 
@@ -141,7 +145,7 @@ class CachedSession:
         for row in range(len(self.map.rows)):
             if row not in alive and self.map.rows[row].slots:
                 self.map.release(row)
-        if self.lm.static_shapes:
+        if self.lm.widths:
             return  # passes are compiled for a number of batch rows, which therefore stay
         groups = {self.map.rows[row].group for row in live}
         kept = [index for index, group in enumerate(self.batch) if group in groups]
@@ -160,7 +164,7 @@ class CachedSession:
         slots: which places of `length` hold the row's tokens, in order; the others were padding.
         """
         index = torch.tensor(slots)
-        self.reserve(len(slots) + _SPARE)
+        self.reserve(len(slots) + self.lm.spare)
         self.cache.plan = Write(0, None, len(slots), self.capacity, 0)
         for number, (keys, values) in enumerate(layers):
             self.cache.update(keys[:, :, index.to(keys.device)], values[:, :, index.to(values.device)], number)
@@ -338,8 +342,8 @@ class CachedSession:
     def reserve(self, slots: int) -> None:
         if slots <= self.capacity:
             return
-        wanted = max(slots + _SPARE, self.capacity + self.capacity // 4)
-        limit = self._expected + _SPARE
+        wanted = max(slots + self.lm.spare, self.capacity + self.capacity // 4)
+        limit = self._expected + self.lm.spare
         self.capacity = min(wanted, limit) if slots <= limit else wanted
 
     def _forward(

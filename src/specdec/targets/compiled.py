@@ -7,7 +7,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec.core.clock import once
 from specdec.core.errors import UnsupportedOptionError
+from specdec.targets.backend import Backend
 from specdec.targets.cached_lm import CachedLM, Inputs
 from specdec.targets.compat import min_dtype
 from specdec.targets.kv import SlotCache, Write
-from specdec.targets.prepacked import Prepacked, PrepackedLM
+from specdec.targets.prepacked import PrepackedLM
 from specdec.targets.taps import Hooks, Taps
 
 _NO_TAPS = Taps(())
 
-WIDTHS = (1, 16, 32, 64)
+WIDTHS = (1, 8, 16, 32, 64)
 """Nodes of a row in a compiled pass; a pass of fewer is padded, one of more runs as it is. A pass over 16 nodes takes
 hardly longer than one over a few, and every width takes a while to compile."""
 
@@ -81,7 +83,8 @@ class CompiledLM(PrepackedLM):
     its kernels (`Prepacked`).
     """
 
-    static_shapes = True
+    widths = WIDTHS
+    spare = WIDTHS[1]  # more would double the extent of many short texts, whose rare wider drafts can double it alone
     compiles = True
 
     @property
@@ -102,7 +105,7 @@ class CompiledLM(PrepackedLM):
         width = next((width for width in WIDTHS if width >= count), None)
         extent = _extent(max(cache.plan.capacity, cache.expected) + 1)
         if keep is not None or width is None or extent > _SLOTS or not cache.layers:
-            return super().run(tokens, positions, mask, cache, taps, keep, inputs)
+            return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
         cache.grow(extent)
         masks = mask if isinstance(mask, dict) else {"": mask}
         shape = Shape(batch, width, extent, self.dtype, tuple(masks), taps.names, tuple(inputs or ()), self.packs)
@@ -138,20 +141,21 @@ class CompiledLM(PrepackedLM):
     def _first(self, shape: Shape, given: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The first pass of a shape, which compiles it."""
         made, start = _make(shape, self.device), time.perf_counter()
-        with _told(f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"):
+        with once(), _told(f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"):
             try:
-                out = self._call(made, shape, given)
+                self._call(made, shape, given)
             except Exception as error:
                 if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                     raise
-                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                inner = getattr(error, "inner_exception", error)  # what a backend raised
+                reason = next(iter(str(inner).strip().splitlines()), type(inner).__name__)
                 raise UnsupportedOptionError(
                     f"compile=True: torch could not compile a pass of {self.spec.name}: {reason}. It needs a C++ "
                     "compiler such as g++; or leave compile=False"
                 ) from error
         self.passes.seconds += time.perf_counter() - start
         self.passes.made[shape] = made
-        return out
+        return self._call(made, shape, given)  # writes the same once more, and says what a pass takes
 
     def _padded_mask(self, mask: Tensor | None, count: int, shape: Shape, seen: int) -> Tensor:
         """`[batch, 1, width, extent]`: what `mask` shows, which is all `seen` slots where there is none."""
@@ -182,14 +186,14 @@ def _make(shape: Shape, device: torch.device) -> Pass:
         inputs: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mask = masks.get("", masks)
-        with Prepacked() if shape.packs else nullcontext():
-            out, _ = lm.run(tokens, positions, mask, SlotCache.over(keys, values, slots), _NO_TAPS, None, inputs)
+        out, _ = lm.run(tokens, positions, mask, SlotCache.over(keys, values, slots), _NO_TAPS, None, inputs)
         return out, {name: found[name] for name in shape.features}
 
     # A code object of its own: dynamo keeps what it compiled by code object, and only a few for each.
     code = run.__code__.replace(co_name=f"pass_of_{shape.width}_over_{shape.extent}")
     own = types.FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
-    made: Pass = torch.compile(own, dynamic=False, mode="reduce-overhead" if device.type == "cuda" else None)
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if device.type == "cuda" else {"backend": Backend(shape.packs)}
+    made: Pass = torch.compile(own, dynamic=False, **how)
     return made
 
 

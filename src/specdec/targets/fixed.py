@@ -38,6 +38,10 @@ class FixedSession(CachedSession):
         self._shown = [0] * len(prompts)  # leading slots that the mask shows to all nodes of a row
         self._blocks: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width,)
+
     def extend(
         self,
         rows: Sequence[int],

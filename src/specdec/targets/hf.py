@@ -169,7 +169,7 @@ class HFSession(TargetSession):
         past: Past | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.lm, self._taps, self._chunk = lm, taps, chunk
+        self.lm, self._taps, self._chunk, self.widths = lm, taps, chunk, lm.widths
         self._row = {row.index: number for number, row in enumerate(rows)}
         self._only = len(rows) == 1
         if past is not None:

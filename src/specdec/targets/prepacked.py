@@ -6,15 +6,17 @@ the kernel. The copies belong to no compiled pass: all of them share these, and 
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from specdec.core.mark import mark
 from specdec.targets.cached_lm import CachedLM, Inputs
@@ -22,35 +24,55 @@ from specdec.targets.kv import SlotCache
 from specdec.targets.taps import Taps
 
 _FEW = 16  # rows that the layout is best for
-_PLAIN = (Tensor, nn.Parameter)
+_PLAIN = (Tensor, nn.Parameter, FakeTensor)  # the last are those of a traced pass
 _SAMPLE = 1024  # elements of a weight by which it is known again
+
+
+_Weights = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Packed:
-    """A packed copy, and what its weight was when it was made."""
+    """A packed copy of weights, one below the other, and what they were when it was made.
 
-    mark: tuple[int, int]
-    sample: Tensor
+    guards: they remove it from `_packed` when a weight goes.
+    """
+
+    marks: list[tuple[int, int]]
+    samples: list[Tensor]
     copy: Tensor
+    guards: list[weakref.ref[Tensor]]
 
-    def is_of(self, weight: Tensor) -> bool:
-        """Whether the weight is still what was packed, as far as a sample of its elements tells."""
-        return self.mark == mark(weight) and torch.equal(self.sample, _sample(weight))
+    def is_of(self, weights: _Weights) -> bool:
+        """Whether the weights are still what was packed, as far as a sample of their elements tells."""
+        same = all(torch.equal(old, _sample(weight)) for old, weight in zip(self.samples, weights, strict=True))
+        return same and self.marks == list(map(mark, weights))
 
 
 _LIBRARY = torch.library.Library("specdec", "FRAGMENT")  # no DEF, which may be there once: modules are reloaded
-_LIBRARY.define("linear(Tensor states, Tensor weight, Tensor? bias) -> Tensor")
-_packed: Any = WeakIdKeyDictionary()  # weight to its `_Packed`; entries go with their weights
+_LIBRARY.define("linear(Tensor states, Tensor[] weights, Tensor? bias) -> Tensor")
+_packed: dict[tuple[int, ...], _Packed] = {}  # by the identities of the weights
 
 
-def _linear(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    made, now = _packed.get(weight), mark(weight)
-    if made is None or made.mark != now:
-        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _FEW)
-        made = _packed[weight] = _Packed(now, _sample(weight), copy)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(states, made.copy, bias, "none", [], "")
+def _linear(states: Tensor, weights: _Weights, bias: Tensor | None) -> Tensor:
+    made = _packed.get(tuple(map(id, weights)))
+    if made is None or made.marks != list(map(mark, weights)):
+        made = _pack(weights)
+    out: Tensor = _product(states, made.copy, bias, "none", [], "")
     return out
+
+
+def _pack(weights: _Weights) -> _Packed:
+    name = tuple(map(id, weights))
+
+    def gone(_: object) -> None:
+        _packed.pop(name, None)
+
+    whole = weights[0].detach() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
+    copy = torch.ops.mkldnn._reorder_linear_weight(whole, _FEW)
+    guards = [weakref.ref(weight, gone) for weight in weights]
+    made = _packed[name] = _Packed([*map(mark, weights)], [*map(_sample, weights)], copy, guards)
+    return made
 
 
 def _sample(weight: Tensor) -> Tensor:
@@ -60,28 +82,26 @@ def _sample(weight: Tensor) -> Tensor:
     return flat[::step].clone().view(torch.int32 if flat.element_size() == 4 else torch.int16)
 
 
-def _shape_of(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return states.new_empty(*states.shape[:-1], weight.shape[0])
+def _shape_of(states: Tensor, weights: _Weights, bias: Tensor | None) -> Tensor:
+    return states.new_empty(*states.shape[:-1], sum(len(weight) for weight in weights))
 
 
 _LIBRARY.impl("linear", _linear, "CPU")
 torch.library.register_fake("specdec::linear", _shape_of, lib=_LIBRARY)
-_linear_op = torch.ops.specdec.linear.default
+_product = torch.ops.mkldnn._linear_pointwise.default
+linear = torch.ops.specdec.linear.default
+"""`functional.linear` of states by weights one below the other, and a bias or None: the products side by side."""
 
 
 class Prepacked(TorchFunctionMode):
-    """Inside it, products with a model's weights on a CPU are those of `specdec::linear`, in traced passes too.
-
-    Taken are parameters, which are there again with the next pass; a weight made for one pass stays as it is, and so
-    do weights of a type of their own, such as quantised ones.
-    """
+    """Inside it, products with a model's weights on a CPU are those of `specdec::linear`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is functional.linear and not kwargs:
             states, weight, bias = args if len(args) == 3 else (*args, None)
-            if _packs(states, weight) and _fits(bias, weight):
-                return _linear_op(states, weight, bias)
+            if packs(states, weight, bias):
+                return linear(states, [weight], bias)
         return func(*args, **kwargs)
 
 
@@ -100,10 +120,11 @@ class PrepackedLM(CachedLM):
         parameters = list(self.model.parameters())
         # Weights that are brought in for every pass, as accelerate does with offloaded ones, would be packed in each.
         self._stay = not any(parameter.is_meta for parameter in parameters)
-        for weight in parameters:
-            made = _packed.get(weight)
-            if made is not None and not (_packs(weight, weight) and made.is_of(weight)):
-                del _packed[weight]
+        known = {id(parameter): parameter for parameter in parameters}
+        for name, made in list(_packed.items()):
+            weights = [known[part] for part in name if part in known]
+            if weights and not (all(packs(weight, weight) for weight in weights) and made.is_of(weights)):
+                _packed.pop(name, None)
 
     @property
     def packs(self) -> bool:
@@ -131,15 +152,17 @@ class PrepackedLM(CachedLM):
             return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
 
 
-def _packs(states: Tensor, weight: Tensor) -> bool:
-    if (
-        type(weight) is not nn.Parameter
-        or type(states) not in _PLAIN
-        or (torch.is_grad_enabled() and weight.requires_grad)
-    ):
+def packs(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether `linear` takes these: a model's own plain parameter, of a type for which there are kernels.
+
+    A weight made for one pass is none, and nor is one of a type of its own, such as a quantised one.
+    """
+    if type(states) not in _PLAIN or type(weight) not in _PLAIN or not isinstance(weight, nn.Parameter):
+        return False
+    if torch.is_grad_enabled() and weight.requires_grad:
         return False
     alike = states.dtype == weight.dtype and states.device.type == weight.device.type == "cpu"
-    return alike and weight.dtype in _DTYPES and weight.dim() == 2 and weight.numel() > 0
+    return alike and weight.dtype in _DTYPES and weight.dim() == 2 and weight.numel() > 0 and _fits(bias, weight)
 
 
 def _fits(bias: Tensor | None, weight: Tensor) -> bool:
@@ -158,4 +181,4 @@ def _dtypes() -> frozenset[torch.dtype]:
     return frozenset({torch.float32} | halves)
 
 
-_DTYPES = _dtypes()  # asked once: a traced pass cannot ask
+_DTYPES = _dtypes()
