@@ -58,8 +58,8 @@ class Machine:
         budget = self.session.plan(self.rows)
         depth = min(budget.depth, budget.nodes)
         if self.minds and depth and budget.rate is not None:
-            # The n-th node is thought to bring 2 ** -n tokens.
-            depth = worthwhile([-node * math.log(2.0) for node in range(1, depth + 1)], budget)
+            # The n-th node is thought to bring 3 ** -n tokens.
+            depth = worthwhile([-node * math.log(3.0) for node in range(1, depth + 1)], budget, free=True)
         self.depths.append(depth)
         accepted = [min(self.accept(row.index, depth), depth) for row in self.rows]
         seconds = self.cost(len(self.rows), depth)
@@ -432,13 +432,18 @@ def test_what_was_learnt_for_other_widths_is_not_taken_over():
     assert Machine(scheduler, linear(1.0, 0.1, 0.02), lambda row, depth: depth).round() == 0
 
 
-def test_a_drafter_that_minds_a_price_that_was_wrong_is_asked_to_draft_again():
+@pytest.mark.parametrize("price, widths", [(1.5, (1, 8)), (2.2, (1, 8)), (3.5, ())])
+def test_a_drafter_that_minds_a_price_that_was_wrong_is_asked_to_draft_again(price, widths):
     """The first drafts took long, so the drafter finds none that pays, and nothing would ever say what they cost."""
     scheduler = Adaptive()
-    first = Machine(scheduler, lambda live, nodes: 300.0 if nodes else 1.0, lambda row, depth: min(depth, 1))
+    first = Machine(
+        scheduler, lambda live, nodes: price if nodes else 1.0, lambda row, depth: min(depth, 1), widths=widths
+    )
     while not any(first.depths):
         first.round()
-    second = Machine(scheduler, lambda live, nodes: 1.1 if nodes else 1.0, lambda row, depth: min(depth, 1))
+    second = Machine(
+        scheduler, lambda live, nodes: 1.1 if nodes else 1.0, lambda row, depth: min(depth, 1), widths=widths
+    )
     second.minds = True
     for _ in range(80):
         second.round()

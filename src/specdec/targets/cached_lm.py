@@ -23,7 +23,7 @@ class CachedLM:
 
     `run` is the one place where the model is called, so a subclass may run what is no LM, such as a draft head.
     widths: nodes of a row to which passes are padded; wider ones, and all where there are none, run as they are.
-    spare: slots for nodes that wait to be judged, by which a cache grows at least. compiles: what `compiled` was asked for.
+    spare: slots for nodes that wait to be judged, by which a cache grows at least. compiles: what it was asked for.
     """
 
     widths: tuple[int, ...] = ()
