@@ -14,6 +14,7 @@ from specdec.targets.prepacked import linear, packs
 
 _Compiled = Callable[..., Any]
 _ATTENTION = functional.scaled_dot_product_attention
+_aten = torch.ops.aten  # methods, in their place, would keep the graph out of torch's caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def _join(graph: fx.Graph, parts: Sequence[tuple[fx.Node, fx.Node]]) -> None:
         if len(parts) > 1:
             with graph.inserting_before(node):
                 # As if it had been made alone: a view that a model takes may need it.
-                own = graph.call_method("contiguous", (graph.call_method("narrow", (out, -1, start, size)),))
+                part = graph.call_function(_aten.narrow.default, (out, -1, start, size))
+                own = graph.call_function(_aten.contiguous.default, (part,))
         start += size
         _replace(graph, node, own)
 
@@ -88,13 +90,17 @@ def _fold(graph: fx.Graph, node: fx.Node, masks: dict[tuple[fx.Node, int], fx.No
         return
     with graph.inserting_before(node):
         if (mask, group) not in masks:
-            every = graph.call_method("expand", (mask, -1, group, -1, -1))
-            masks[mask, group] = graph.call_method("reshape", (every, len(seen), 1, group * queries, seen.shape[-1]))
-        folded = graph.call_method("reshape", (found["query"], batch, keys, group * queries, size))
+            every = graph.call_function(_aten.expand.default, (mask, [-1, group, -1, -1]))
+            masks[mask, group] = _reshape(graph, every, len(seen), 1, group * queries, seen.shape[-1])
+        folded = _reshape(graph, found["query"], batch, keys, group * queries, size)
         options: dict[str, Any] = {name: found[name] for name in ("dropout_p", "scale") if name in found}
         out = graph.call_function(_ATTENTION, (folded, key, value), options | {"attn_mask": masks[mask, group]})
-        out = graph.call_method("reshape", (out, batch, heads, queries, _value(value).shape[-1]))
+        out = _reshape(graph, out, batch, heads, queries, _value(value).shape[-1])
     _replace(graph, node, out)
+
+
+def _reshape(graph: fx.Graph, node: fx.Node, *shape: int) -> fx.Node:
+    return graph.call_function(_aten.reshape.default, (node, shape))
 
 
 def _replace(graph: fx.Graph, node: fx.Node, by: fx.Node) -> None:
