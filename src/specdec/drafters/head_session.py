@@ -22,6 +22,7 @@ from specdec.drafters.tree_shape import TreeShape, best_shape, tree_shape
 from specdec.heads.cached import CachedHead
 from specdec.heads.decoder import DecoderHead
 from specdec.targets.branches import Branches
+from specdec.targets.cached_lm import CachedLM
 from specdec.targets.cached_session import CachedSession
 
 _DRAW = 7
@@ -167,7 +168,7 @@ class HeadSession(DraftSession):
         places = [self._place[row.index] for row in rows]
         levels = widths(budgets, self._fan, self._fan)
         branches = Branches(self._session, places, levels) if levels else None
-        oracle = _HeadOracle(self._head, branches, states, self._fan)
+        oracle = _HeadOracle(self._head, self._lm, branches, states, self._fan)
         grown = grow(oracle, budgets, self._fan)
         if branches is not None:
             self._drop(places)
@@ -194,7 +195,8 @@ class HeadSession(DraftSession):
                 above = asked.gather(1, step.parents.to(device)[..., None].expand(-1, -1, asked.shape[-1]))
                 out = branches.step(step.tokens.to(device), step.seen.to(device), {"states": above})
                 asked = torch.cat([asked, out], 1)
-            logits = self._head.logits(asked[:, -step.width :])
+            with self._lm.products():
+                logits = self._head.logits(asked[:, -step.width :])
             ids = self._head.draft_ids
             return laws(rows, samplings, step, logits, ids, self._context.vocab_size, self._context.device)
 
@@ -221,8 +223,8 @@ class HeadSession(DraftSession):
 class _HeadOracle:
     """What a head says may follow."""
 
-    def __init__(self, head: DecoderHead, branches: Branches | None, states: Tensor, fan: int) -> None:
-        self._head, self._branches, self._fan = head, branches, fan
+    def __init__(self, head: DecoderHead, lm: CachedLM, branches: Branches | None, states: Tensor, fan: int) -> None:
+        self._head, self._lm, self._branches, self._fan = head, lm, branches, fan
         self._states = states[:, None]  # [rows, width of the last frontier, size]
 
     def root(self) -> Children:
@@ -236,7 +238,9 @@ class _HeadOracle:
         return self._children()
 
     def _children(self) -> Children:
-        ids, confidences = likeliest(self._head.logits(self._states), self._fan)
+        with self._lm.products():
+            logits = self._head.logits(self._states)
+        ids, confidences = likeliest(logits, self._fan)
         device = self._states.device  # an LM head may lie elsewhere
         return self._head.to_target(ids).to(device), confidences.to(device)
 

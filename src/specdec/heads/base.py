@@ -35,7 +35,8 @@ class Borrowed:
         state = (mark(module.weight), mark(ids), None if bias is None else mark(bias))
         if self._rows is None or self._rows[0] != state:
             at = ids.to(module.weight.device)
-            self._rows = state, (module.weight.detach()[at], None if bias is None else bias.detach()[at])
+            rows = nn.Parameter(module.weight.detach()[at], requires_grad=False)  # kept as the model's own weights are
+            self._rows = state, (rows, None if bias is None else bias.detach()[at])
         return self._rows[1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Borrowed:

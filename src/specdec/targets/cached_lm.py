@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -59,6 +60,10 @@ class CachedLM:
         from specdec.targets.compiled import CompiledLM
 
         return CompiledLM(self) if how else self
+
+    def products(self) -> AbstractContextManager[Any]:
+        """Inside it, further products, such as those of an LM head beside the model, are made as the passes' are."""
+        return nullcontext()
 
     def run(
         self,

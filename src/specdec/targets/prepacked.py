@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,9 @@ class PrepackedLM(CachedLM):
     def device(self) -> torch.device:
         return self.plain.device
 
+    def products(self) -> AbstractContextManager[Any]:
+        return Prepacked() if self.packs else nullcontext()
+
     def compiled(self, how: bool | str = True) -> CachedLM:
         return self.plain.compiled(how)
 
@@ -148,7 +151,7 @@ class PrepackedLM(CachedLM):
         keep: Tensor | None,
         inputs: Inputs | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        with Prepacked() if self.packs else nullcontext():
+        with self.products():
             return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
 
 
