@@ -140,3 +140,49 @@ def test_attention_of_another_kind_stays_as_it_is(graphs: list[fx.GraphModule]) 
     run(lambda q, k, v, m: ATTENTION(q, k.expand(2, 6, 7, 4), v.expand(2, 6, 7, 4), m), *parts(keys=1))
     assert [len(node.args[0].meta["example_value"].shape) for node in calls(graphs, ATTENTION)] == [4] * 5  # type: ignore[union-attr]
     assert all(node.args[0].meta["example_value"].shape[1] == 6 for node in calls(graphs, ATTENTION))  # type: ignore[union-attr]
+
+
+# --- writes in between
+
+
+@needs_packs
+def test_products_on_both_sides_of_a_write_are_two(graphs: list[fx.GraphModule]) -> None:
+    block = Block()
+
+    def written(states: Tensor) -> Tensor:
+        states = states + 0.0
+        q = block.q(states)
+        states.mul_(2.0)
+        return q * block.gate(states)
+
+    def assigned(states: Tensor) -> Tensor:
+        states = states + 0.0
+        q = block.q(states)
+        states[:, 0] = 1.0
+        states += 1.0
+        return q * block.gate(functional.silu(states, inplace=True))
+
+    run(written, torch.randn(3, 8))
+    run(assigned, torch.randn(3, 8))
+    assert [len(node.args[1]) for node in calls(graphs, prepacked.linear)] == [1] * 4  # type: ignore[arg-type]
+
+
+def test_keys_that_were_repeated_before_a_write_stay_repeated(graphs: list[fx.GraphModule]) -> None:
+    query, key, value, mask = parts()
+
+    def late(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        k = k + 0.0
+        repeated = k[:, :, None, :, :].expand(2, 2, 3, 7, 4).reshape(2, 6, 7, 4)
+        k[:, :, 0] = 0.0
+        return grouped(q, k, v, m) + ATTENTION(q, repeated, repeated, m)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        m = m + 0.0
+        first = grouped(q, k, v, m)
+        m[..., 0] = -1e9
+        return first + grouped(q, k, v, m)
+
+    run(late, query, key, value, mask)
+    run(masked, query, key, value, mask)
+    heads = [node.args[1].meta["example_value"].shape[1] for node in calls(graphs, ATTENTION)]  # type: ignore[union-attr]
+    assert heads == [2, 6, 6, 6]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from specdec.targets.prepacked import linear, packs
 
 _Compiled = Callable[..., Any]
 _ATTENTION = functional.scaled_dot_product_attention
+_INSERT = (slice(None), slice(None), None, slice(None), slice(None))
+_IN_PLACE = {name for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)} | {"setitem"}
 _aten = torch.ops.aten  # methods, in their place, would keep the graph out of torch's caches
 
 
@@ -41,17 +45,21 @@ def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> _Compiled:
 def lower(graph: fx.GraphModule, packed: bool) -> None:
     """Change a graph as dynamo traced it, in place."""
     masks: dict[tuple[fx.Node, int], fx.Node] = {}  # a mask serves all layers
-    products: dict[fx.Node, list[tuple[fx.Node, fx.Node]]] = {}  # of one tensor of states: (product, weight)
+    # Products of one tensor of states, as long as nothing is written to: (product, weight).
+    products: dict[tuple[fx.Node, int], list[tuple[fx.Node, fx.Node]]] = {}
+    writes, made = 0, {}  # how many there were before each node
     for node in list(graph.graph.nodes):
+        writes += _writes(node)
+        made[node] = writes
         if node.target is _ATTENTION:
-            _fold(graph.graph, node, masks)
+            _fold(graph.graph, node, masks, made)
         elif packed and node.target is functional.linear:
             found = _arguments(node, "input", "weight", "bias")
             states, weight, bias = found["input"], found["weight"], found.get("bias")
             if not packs(_value(states), _value(weight), bias and _value(bias)):
                 continue
             if bias is None:
-                products.setdefault(states, []).append((node, weight))
+                products.setdefault((states, writes), []).append((node, weight))
             else:
                 node.target, node.args, node.kwargs = linear, (states, [weight], bias), {}
     for parts in products.values():
@@ -76,13 +84,15 @@ def _join(graph: fx.Graph, parts: Sequence[tuple[fx.Node, fx.Node]]) -> None:
         _replace(graph, node, own)
 
 
-def _fold(graph: fx.Graph, node: fx.Node, masks: dict[tuple[fx.Node, int], fx.Node]) -> None:
+def _fold(graph: fx.Graph, node: fx.Node, masks: dict[tuple[fx.Node, int], fx.Node], made: dict[fx.Node, int]) -> None:
     """Attention of `[batch, heads, queries, size]` as one of `[batch, key heads, group * queries, size]`."""
     found = _arguments(node, "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     key, value, mask = _shared(found["key"]), _shared(found["value"]), found.get("attn_mask")
     query = _value(found["query"])
     if key is None or value is None or not isinstance(mask, fx.Node) or found.get("is_causal") or query.dim() != 4:
         return
+    if any(made[found[name]] != made[node] for name in ("key", "value")) or any(map(_writes, mask.users)):
+        return  # a copy that was made before a write is not what is there now
     (batch, heads, queries, size), seen = query.shape, _value(mask)
     keys = _value(key).shape[1]
     group = heads // keys
@@ -111,20 +121,27 @@ def _replace(graph: fx.Graph, node: fx.Node, by: fx.Node) -> None:
 
 def _shared(node: Any) -> fx.Node | None:
     """`[batch, key heads, keys, size]`, of which each head was repeated for its group; None if it was not so."""
-    reshape = node if isinstance(node, fx.Node) and node.target == "reshape" else None
-    expand = reshape.args[0] if reshape is not None else None
-    if not isinstance(expand, fx.Node) or expand.target != "expand" or not isinstance(expand.args[0], fx.Node):
+    chain = [node]  # x[:, :, None].expand(...).reshape(...), from its end
+    while isinstance(chain[-1], fx.Node) and len(chain) < 4 and chain[-1].args:
+        chain.append(chain[-1].args[0])
+    if len(chain) < 4 or not all(isinstance(part, fx.Node) and isinstance(_value(part), Tensor) for part in chain):
         return None
-    assert reshape is not None
-    own = expand.args[0].args[0]  # of x[:, :, None]
-    if not isinstance(own, fx.Node) or not isinstance(_value(own), Tensor):
+    repeated, wide, inserted, own = chain
+    if (repeated.target, wide.target, inserted.target) != ("reshape", "expand", getitem) or inserted.args[1] != _INSERT:
         return None
-    shape, wide = _value(own).shape, _value(expand).shape
-    alike = len(shape) == 4 and len(wide) == 5 and (*wide[:2], *wide[3:]) == tuple(shape)
-    fits = alike and tuple(_value(reshape).shape) == (shape[0], wide[1] * wide[2], *shape[2:])
-    # The inserted axis has one element in each head, so what was expanded is the head itself.
-    one = _value(expand.args[0]).shape == (*shape[:2], 1, *shape[2:])
-    return own if fits and one else None
+    shape, group = _value(own).shape, _value(wide).shape[2]
+    fits = len(shape) == 4 and _value(repeated).shape == (shape[0], shape[1] * group, *shape[2:])
+    return own if fits and _value(wide).shape == (*shape[:2], group, *shape[2:]) else None
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether it writes to memory that others may read."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.is_mutable
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and not hasattr(operator, name))
+    calls = node.op in ("call_method", "call_function")
+    return calls and (in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs)
 
 
 def _arguments(node: fx.Node, *names: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import types
@@ -226,18 +225,6 @@ def _slots(plan: Write, shape: Shape, count: int, device: torch.device) -> Tenso
         assert plan.slots is not None
         out[:, :count] = plan.slots
     return out
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Looking for garbage among all that a trace makes takes a tenth of it."""
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
 
 
 @contextmanager

@@ -123,7 +123,9 @@ class PrepackedLM(CachedLM):
         known = {id(parameter): parameter for parameter in parameters}
         for name, made in list(_packed.items()):
             weights = [known[part] for part in name if part in known]
-            if weights and not (all(packs(weight, weight) for weight in weights) and made.is_of(weights)):
+            if len(weights) == len(name) and not (
+                all(packs(weight, weight) for weight in weights) and made.is_of(weights)
+            ):
                 _packed.pop(name, None)
 
     @property
