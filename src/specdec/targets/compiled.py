@@ -141,11 +141,7 @@ class CompiledLM(PrepackedLM):
     def _first(self, shape: Shape, given: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The first pass of a shape, which compiles it."""
         made, start = _make(shape, self.device), time.perf_counter()
-        with (
-            once(),
-            _no_collection(),
-            _told(f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"),
-        ):
+        with once(), _told(f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"):
             try:
                 self._call(made, shape, given)
             except Exception as error:
