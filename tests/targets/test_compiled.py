@@ -61,6 +61,18 @@ def test_chains_and_trees_say_what_generate_says(attention: str) -> None:
         assert text(Decoder(model, drafter, scheduler=Fixed(5, nodes=12), compile=True)) == want, drafter.name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.CONFIGS)
+def test_every_family_says_what_generate_says_and_is_compiled_once(name: str) -> None:
+    model = zoo.shared(name)
+    want = model.generate(PROMPTS, max_new_tokens=16, do_sample=False, pad_token_id=0).tolist()
+    decoder = Decoder(model, Mixed(want, branching=True), scheduler=Fixed(3, nodes=6), compile=True)
+    assert text(decoder, tokens=16) == want
+    assert text(Decoder(model, NoDraft(), compile=True), tokens=5) == [want[0][: PROMPTS.shape[1] + 5]]
+    known = graphs()
+    assert 0 < known <= 2 and text(decoder, tokens=16) == want and graphs() == known
+
+
 def test_a_ragged_batch_says_what_its_rows_say() -> None:
     model = llama()
     padded = torch.tensor([[0, 0, 0, 9, 11], [3, 5, 7, 3, 5]])
