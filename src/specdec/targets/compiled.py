@@ -84,7 +84,7 @@ class CompiledLM(PrepackedLM):
     """
 
     widths = WIDTHS
-    spare = WIDTHS[1]  # more would double the extent of many short texts, whose rare wider drafts can double it alone
+    spare = WIDTHS[2]  # more would double the extent of many short texts, whose rare wider drafts can double it alone
     compiles = True
 
     @property
@@ -192,7 +192,9 @@ def _make(shape: Shape, device: torch.device) -> Pass:
     # A code object of its own: dynamo keeps what it compiled by code object, and only a few for each.
     code = run.__code__.replace(co_name=f"pass_of_{shape.width}_over_{shape.extent}")
     own = types.FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if device.type == "cuda" else {"backend": Backend(shape.packs)}
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if device.type == "cuda" else {}
+    if device.type == "cpu":
+        how = {"backend": Backend(shape.packs)}
     made: Pass = torch.compile(own, dynamic=False, **how)
     return made
 
