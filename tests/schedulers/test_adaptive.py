@@ -448,3 +448,13 @@ def test_a_drafter_that_minds_a_price_that_was_wrong_is_asked_to_draft_again(pri
     for _ in range(80):
         second.round()
     assert sum(depth > 0 for depth in second.depths[-40:]) > 30
+
+
+def test_no_draft_is_larger_than_the_widest_padded_pass():
+    accept = lambda row, depth: depth  # noqa: E731
+    machine = Machine(
+        Adaptive(max_depth=64), lambda live, nodes: 1.01 if nodes else 1.0, accept, widths=(1, 8, 16, 32, 64)
+    )
+    for _ in range(60):
+        machine.round()
+    assert max(machine.depths) == 63

@@ -186,3 +186,66 @@ def test_keys_that_were_repeated_before_a_write_stay_repeated(graphs: list[fx.Gr
     run(masked, query, key, value, mask)
     heads = [node.args[1].meta["example_value"].shape[1] for node in calls(graphs, ATTENTION)]  # type: ignore[union-attr]
     assert heads == [2, 6, 6, 6]
+
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "leaky-relu": nn.LeakyReLU(inplace=True),
+    "elu": nn.ELU(inplace=True),
+    "hardtanh": nn.Hardtanh(inplace=True),
+    "relu": nn.ReLU(inplace=True),
+    "silu": lambda states: functional.silu(states, True),
+    "iadd": lambda states: Tensor.__iadd__(states, 1.0),
+    "out": lambda states: torch.add(states, 1.0, out=states),
+}
+
+
+@needs_packs
+@pytest.mark.parametrize("name", WRITES)
+def test_every_way_of_writing_is_seen(name: str, graphs: list[fx.GraphModule]) -> None:
+    block = Block()
+
+    def between(states: Tensor) -> Tensor:
+        states = states + 0.0
+        q = block.q(states)
+        WRITES[name](states)
+        return q * block.gate(states)
+
+    run(between, torch.randn(3, 8))
+
+
+@needs_packs
+def test_turning_a_mask_around_is_no_write(graphs: list[fx.GraphModule]) -> None:
+    block = Block()
+    run(lambda states: block.q(states) * (~(states > 0)).sum() * block.gate(states), torch.randn(3, 8))
+    assert [len(node.args[1]) for node in calls(graphs, prepacked.linear)] == [2]  # type: ignore[arg-type]
+
+
+def test_a_mask_that_is_written_to_through_a_view_or_its_base_is_read_each_time(graphs: list[fx.GraphModule]) -> None:
+    def through_a_view(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        m = m + 0.0
+        first = grouped(q, k, v, m)
+        m[:, :, 0].fill_(-3.0)
+        return first + grouped(q, k, v, m)
+
+    def through_the_base(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        m = m + 0.0
+        seen = m[..., :7]
+        first = grouped(q, k, v, seen)
+        m += torch.arange(7.0)
+        return first + grouped(q, k, v, seen)
+
+    run(through_a_view, *parts())
+    run(through_the_base, *parts())
+
+
+def test_one_query_batch_or_head_for_several_of_keys_stays_as_it_is(graphs: list[fx.GraphModule]) -> None:
+    query, key, value, mask = parts()
+
+    def repeated(states: Tensor) -> Tensor:
+        return states[:, :, None, :, :].expand(2, 2, 3, 7, 4).reshape(2, 6, 7, 4)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return ATTENTION(q, repeated(k), repeated(v), attn_mask=m)
+
+    run(attend, query[:1], key, value, mask)
+    run(attend, query[:, :1], key, value, mask)

@@ -198,3 +198,24 @@ def test_configs_name_it_and_other_words_are_refused() -> None:
         Decoder.from_config({"drafter": "none", "compile": "wheights"}, llama())
     with pytest.raises(UnsupportedOptionError, match="expected True, False or 'weights'"):
         Decoder(llama(), NoDraft(), compile="wheights")
+
+
+@pytest.mark.parametrize("rows", [1024, 1536, 2048])
+@pytest.mark.parametrize("columns", [64, 96, 128])
+def test_samples_are_of_many_columns(rows: int, columns: int) -> None:
+    where = torch.arange(columns, dtype=torch.float32).expand(rows, columns).contiguous()
+    assert len(prepacked._sample(where).unique()) == columns
+
+
+@torch.no_grad()
+def test_products_that_adapters_join_leave_no_copy_behind() -> None:
+    gc.collect()
+    states, large, before = torch.randn(2, 8), nn.Parameter(torch.randn(16, 8)), len(prepacked._packed)
+    adapters = [nn.Parameter(torch.randn(2, 8)) for _ in range(5)]
+    for adapter in [*adapters, *adapters]:
+        got = prepacked.linear(states, [large, adapter], None)
+        torch.testing.assert_close(got, states @ torch.cat([large, adapter]).T)
+        assert len(prepacked._packed) == before + 1
+    del adapters, adapter
+    gc.collect()
+    assert len(prepacked._packed) == before and id(large) not in prepacked._part_of

@@ -73,13 +73,15 @@ class AdaptiveSession(ScheduleSession):
         self._curves: dict[int, RoundCost] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
         self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
-        self._deepest = min(config.max_depth, config.max_nodes)
         self._acceptance = Acceptance()
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._tokens = self._seconds = 0.0  # a row, recently
         self._trees = False  # drafts have branched
-        self._sizes = TreeSizes(config.max_nodes)
+        # A wider pass than the widest is of another kind, and slower: it is not padded, compiled or packed.
+        self._most = min([config.max_nodes, *(width - 1 for width in widths[-1:] if width > 1)])
+        self._deepest = min(config.max_depth, self._most)
+        self._sizes = TreeSizes(self._most)
         self._planned, self._trial = 0, False  # nodes that the last budget allowed, and whether to fill it
 
     @property
@@ -103,7 +105,7 @@ class AdaptiveSession(ScheduleSession):
             return Budget(0, 0)
         if costs.plain is None:
             return Budget(0, 0)  # a plain round of so many rows first: every later decision is measured against it
-        nodes, gain = self._sizes.best(costs) if self._trees else (self._config.max_nodes, 0.0)
+        nodes, gain = self._sizes.best(costs) if self._trees else (self._most, 0.0)
         depth = self._deepest if gain > 1.0 else 0
         if not self._trees:
             depth, gain = self._best_depth(costs)
@@ -189,7 +191,7 @@ class AdaptiveSession(ScheduleSession):
 
     def _budget(self, depth: int, nodes: int, costs: RoundCost, trial: bool = False) -> Budget:
         nodes = min(nodes, max(_FIRST_NODES, _GROWTH * costs.largest))
-        nodes = min(costs.passes.filled(nodes), self._config.max_nodes)
+        nodes = min(costs.passes.filled(nodes), self._most)
         if self._trees:
             # A tree may cost no more than the ledger has left, even if nothing of it is kept.
             slack, levels = self._slack(costs), self._sizes.levels

@@ -17,7 +17,23 @@ from specdec.targets.prepacked import linear, packs
 _Compiled = Callable[..., Any]
 _ATTENTION = functional.scaled_dot_product_attention
 _INSERT = (slice(None), slice(None), None, slice(None), slice(None))
-_IN_PLACE = {name for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)} | {"setitem"}
+_OPERATORS = (
+    "add",
+    "sub",
+    "mul",
+    "matmul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+)
+_IN_PLACE = {"setitem", *(f"i{name}" for name in _OPERATORS)}
+_IN_PLACE |= {f"__{name}__" for name in _IN_PLACE}
 _aten = torch.ops.aten  # methods, in their place, would keep the graph out of torch's caches
 
 
@@ -47,12 +63,13 @@ def lower(graph: fx.GraphModule, packed: bool) -> None:
     masks: dict[tuple[fx.Node, int], fx.Node] = {}  # a mask serves all layers
     # Products of one tensor of states, as long as nothing is written to: (product, weight).
     products: dict[tuple[fx.Node, int], list[tuple[fx.Node, fx.Node]]] = {}
-    writes, made = 0, {}  # how many there were before each node
+    writes, writes_before = 0, {}  # of each node
+    written = {_root(part) for node in graph.graph.nodes if _writes(node) for part in node.all_input_nodes}
     for node in list(graph.graph.nodes):
         writes += _writes(node)
-        made[node] = writes
+        writes_before[node] = writes
         if node.target is _ATTENTION:
-            _fold(graph.graph, node, masks, made)
+            _fold(graph.graph, node, masks, writes_before, written)
         elif packed and node.target is functional.linear:
             found = _arguments(node, "input", "weight", "bias")
             states, weight, bias = found["input"], found["weight"], found.get("bias")
@@ -84,19 +101,27 @@ def _join(graph: fx.Graph, parts: Sequence[tuple[fx.Node, fx.Node]]) -> None:
         _replace(graph, node, own)
 
 
-def _fold(graph: fx.Graph, node: fx.Node, masks: dict[tuple[fx.Node, int], fx.Node], made: dict[fx.Node, int]) -> None:
+def _fold(
+    graph: fx.Graph,
+    node: fx.Node,
+    masks: dict[tuple[fx.Node, int], fx.Node],
+    writes_before: dict[fx.Node, int],
+    written: set[fx.Node],
+) -> None:
     """Attention of `[batch, heads, queries, size]` as one of `[batch, key heads, group * queries, size]`."""
     found = _arguments(node, "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     key, value, mask = _shared(found["key"]), _shared(found["value"]), found.get("attn_mask")
     query = _value(found["query"])
     if key is None or value is None or not isinstance(mask, fx.Node) or found.get("is_causal") or query.dim() != 4:
         return
-    if any(made[found[name]] != made[node] for name in ("key", "value")) or any(map(_writes, mask.users)):
+    late = any(writes_before[found[name]] != writes_before[node] for name in ("key", "value"))
+    if late or _root(mask) in written:
         return  # a copy that was made before a write is not what is there now
     (batch, heads, queries, size), seen = query.shape, _value(mask)
     keys = _value(key).shape[1]
     group = heads // keys
-    if _value(value).shape[1] != keys or seen.dim() != 4 or seen.shape[1] != 1 or seen.shape[2] != queries:
+    alike = _value(key).shape[0] == _value(value).shape[0] == batch and heads == keys * group
+    if not alike or _value(value).shape[1] != keys or seen.dim() != 4 or seen.shape[1] != 1 or seen.shape[2] != queries:
         return
     with graph.inserting_before(node):
         if (mask, group) not in masks:
@@ -134,14 +159,25 @@ def _shared(node: Any) -> fx.Node | None:
     return own if fits and _value(wide).shape == (*shape[:2], group, *shape[2:]) else None
 
 
+def _root(node: fx.Node) -> fx.Node:
+    """Where it came from by way of first arguments: views of one tensor, and more, have one root."""
+    while node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _writes(node: fx.Node) -> bool:
     """Whether it writes to memory that others may read."""
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return any(getattr(node.target, name)._schema.is_mutable for name in node.target.overloads())
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and not hasattr(operator, name))
     calls = node.op in ("call_method", "call_function")
-    return calls and (in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs)
+    # Activations take `inplace` by its name or, as torch's own modules give it, at the end.
+    inplace = node.kwargs.get("inplace", node.args[-1] if node.args else False) is True
+    return calls and (in_place or inplace or "out" in node.kwargs)
 
 
 def _arguments(node: fx.Node, *names: str) -> dict[str, Any]:

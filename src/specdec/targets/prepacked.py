@@ -6,6 +6,7 @@ the kernel. The copies belong to no compiled pass: all of them share these, and 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -52,6 +53,7 @@ class _Packed:
 _LIBRARY = torch.library.Library("specdec", "FRAGMENT")  # no DEF, which may be there once: modules are reloaded
 _LIBRARY.define("linear(Tensor states, Tensor[] weights, Tensor? bias) -> Tensor")
 _packed: dict[tuple[int, ...], _Packed] = {}  # by the identities of the weights
+_part_of: dict[int, tuple[int, ...]] = {}  # of each weight, by its identity, the one entry that holds a copy of it
 
 
 def _linear(states: Tensor, weights: _Weights, bias: Tensor | None) -> Tensor:
@@ -66,19 +68,31 @@ def _pack(weights: _Weights) -> _Packed:
     name = tuple(map(id, weights))
 
     def gone(_: object) -> None:
-        _packed.pop(name, None)
+        _forget(name)
 
+    for part in name:  # adapters join other products each; none of them may leave a copy of the large ones behind
+        _forget(_part_of.get(part, name))
     whole = weights[0].detach() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
     copy = torch.ops.mkldnn._reorder_linear_weight(whole, _FEW)
     guards = [weakref.ref(weight, gone) for weight in weights]
     made = _packed[name] = _Packed([*map(mark, weights)], [*map(_sample, weights)], copy, guards)
+    _part_of.update(dict.fromkeys(name, name))
     return made
+
+
+def _forget(name: tuple[int, ...]) -> None:
+    _packed.pop(name, None)
+    for part in name:
+        if _part_of.get(part) == name:
+            del _part_of[part]
 
 
 def _sample(weight: Tensor) -> Tensor:
     """A few elements as they are in memory, so that a NaN is equal to itself."""
     flat = weight.detach().flatten()
     step = max(1, flat.numel() // _SAMPLE)
+    while math.gcd(step, weight.shape[-1]) > 1:  # else only some of its columns would be seen
+        step -= 1
     return flat[::step].clone().view(torch.int32 if flat.element_size() == 4 else torch.int16)
 
 
@@ -126,7 +140,7 @@ class PrepackedLM(CachedLM):
             if len(weights) == len(name) and not (
                 all(packs(weight, weight) for weight in weights) and made.is_of(weights)
             ):
-                _packed.pop(name, None)
+                _forget(name)
 
     @property
     def packs(self) -> bool:
