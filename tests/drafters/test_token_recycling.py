@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +12,8 @@ from specdec.core.draft import Draft
 from specdec.core.sampling import Sampling
 from specdec.core.state import Budget, Row
 from specdec.drafters import NoDraft, TokenRecycling
-from specdec.drafters.token_recycling import _CHANCES, _Table, _tree
+from specdec.drafters.successors import Successors
+from specdec.drafters.token_recycling import _Memory
 from specdec.drafters.token_recycling_config import TokenRecyclingConfig
 from specdec.schedulers import Fixed
 from specdec.testing.harness import Spy, finish, generation_of
@@ -27,42 +26,44 @@ from tests.frontdoor.models import PROMPT, RAGGED, RAGGED_MASK, plain, target
 pytestmark = pytest.mark.core
 
 
-def chance(path):
-    """The static chance of a path of ranks."""
-    product = 1.0
-    for level, rank in enumerate(path):
-        row = _CHANCES[min(level, len(_CHANCES) - 1)]
-        product *= row[rank] if rank < len(row) else 0.5 * row[-1]
-    return product
+def successors(*looks, most=8):
+    made = Successors()
+    for tokens in looks:
+        made.look(tokens, most)
+    return made
 
 
 @settings(max_examples=80)
 @given(
-    known=st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 3), unique=True, max_size=3), max_size=4),
+    known=st.dictionaries(
+        st.integers(0, 3), st.lists(st.lists(st.integers(0, 3), unique=True, max_size=3), max_size=3), max_size=4
+    ),
     anchor=st.integers(0, 3),
     nodes=st.integers(1, 30),
     depth=st.integers(1, 4),
     ends=st.sampled_from([(), (2,)]),
 )
 def test_the_tree_is_the_worthiest_that_the_table_can_fill(known, anchor, nodes, depth, ends):
-    table = _Table(Row(0, [anchor], Sampling(), 9), TokenRecyclingConfig(), {t: tuple(a) for t, a in known.items()})
-    grown = list(table.grow(_tree(8, 4), nodes, depth, frozenset(ends)))
-    every = {}  # all paths for which there are tokens
-    for length in range(1, depth + 1):
-        for path in itertools.product(range(3), repeat=length):
-            token, alive = anchor, True
-            for at, rank in enumerate(path):
-                after = known.get(token, ())
-                alive = alive and rank < len(after) and not (at and token in ends)
-                token = after[rank] if alive else token
-            if alive:
-                every[path] = token
-    assert {path: token for path, token, _ in grown}.items() <= every.items()
-    assert len(grown) == min(nodes, len(every))
-    assert sum(worth for _, _, worth in grown) == pytest.approx(sum(sorted(map(chance, every), reverse=True)[:nodes]))
-    for place, (path, _, worth) in enumerate(grown):
-        assert worth == pytest.approx(chance(path))
-        assert len(path) == 1 or path[:-1] in {above for above, _, _ in grown[:place]}
+    tables = {token: successors(*looks) for token, looks in known.items()}
+    table = _Memory(Row(0, [anchor], Sampling(), 9), TokenRecyclingConfig(), tables)
+    grown = list(table.grow(nodes, depth, frozenset(ends)))
+    every, level = {}, {(): 1.0}  # chances of all paths for which there are tokens
+    for _ in range(depth):
+        level = {
+            (*path, token): above * chance
+            for path, above in level.items()
+            if not (path and path[-1] in ends) and (path[-1] if path else anchor) in tables
+            for token, chance in tables[path[-1] if path else anchor].likely()
+        }
+        every |= level
+    paths = []
+    for node in grown:
+        assert node.parent < len(paths)
+        paths.append(((*paths[node.parent],) if node.parent >= 0 else ()) + (node.token,))
+        assert len(paths[-1]) == node.depth and node.chance == pytest.approx(every[paths[-1]])
+    assert len(set(paths)) == len(grown) == min(nodes, len(every))
+    worthiest = sorted(every.values(), reverse=True)[:nodes]
+    assert [node.chance for node in grown] == pytest.approx(worthiest)
 
 
 def drafts_and_outcomes(drafter, prompts, new=30, **call):
@@ -71,29 +72,29 @@ def drafts_and_outcomes(drafter, prompts, new=30, **call):
     return spy, events
 
 
-def test_successors_are_those_of_the_last_pass_over_a_token():
+def test_successors_are_those_of_the_passes_over_a_token_text_counting_twice():
     spy, events = drafts_and_outcomes(TokenRecycling(3, prompt=False), PROMPT, do_sample=False)
     model, table, anchor = target(), {}, int(PROMPT[0, -1])
     text = PROMPT[0].tolist()
     for event, call in zip(events, [*spy.calls, None], strict=True):
         (outcome,) = event.rows
         before = list(text)
-        nodes = {node: path for node, path in enumerate(outcome.draft.topology.paths)}
-        for node in sorted(nodes, key=lambda node: node in (0, *outcome.path)):
+        nodes, kept = {node: path for node, path in enumerate(outcome.draft.topology.paths)}, (0, *outcome.path)
+        for node in sorted(nodes, key=lambda node: node in kept):
             inputs = [*before, *(outcome.drafted[at - 1] for at in nodes[node])]
             with torch.no_grad():
                 likely = model(torch.tensor([inputs])).logits[0, -1].topk(3).indices.tolist()
-            table[inputs[-1]] = likely
+            table.setdefault(inputs[-1], Successors()).look(likely, 3, 2.0 if node in kept else 1.0)
         text += outcome.tokens
         if call is None:
             break
         (draft,) = call.returned
         anchor, tokens = text[-1], list(draft.tokens)
         for node, parent in enumerate(draft.parents):
-            assert tokens[node] in table[anchor if parent < 0 else tokens[parent]]
+            assert tokens[node] in table[anchor if parent < 0 else tokens[parent]].tokens
         if anchor in table and call.budgets[0].nodes >= 3:
             first = [token for token, parent in zip(tokens, draft.parents, strict=True) if parent < 0]
-            assert first == table[anchor][: len(first)] and first
+            assert tuple(first) == table[anchor].tokens[: len(first)] and first
         else:
             assert anchor in table or not tokens
 
@@ -113,18 +114,15 @@ def test_nodes_stand_breadth_first_and_within_the_limits():
     assert largest == 13
 
 
-def test_it_begins_with_what_follows_in_the_prompt_the_latest_first():
+def test_it_begins_with_what_follows_in_the_prompt():
+    def begun(row, known=None, **options):
+        table = _Memory(row, TokenRecyclingConfig(**options), known)
+        return {token: found.tokens for token, found in table.known.items()}
+
     row = Row(0, [1, 2, 1, 3, 1, 4, 5, 1, 3, 1], Sampling(), 99)
-    assert _Table(row, TokenRecyclingConfig(successors=2), None).known == {
-        1: (3, 4),
-        2: (1,),
-        3: (1,),
-        4: (5,),
-        5: (1,),
-    }
-    assert _Table(row, TokenRecyclingConfig(), {1: (9, 3)}).known[1] == (9, 3)
-    assert _Table(row, TokenRecyclingConfig(prompt=False), None).known == {}
-    assert _Table(Row(0, [1], Sampling(), 99), TokenRecyclingConfig(), None).known == {}
+    assert begun(row, successors=2) == {1: (3, 4), 2: (1,), 3: (1,), 4: (5,), 5: (1,)}
+    assert begun(row, {1: successors((9, 3))})[1] == (9, 3)  # what passes have said stands
+    assert begun(row, prompt=False) == begun(Row(0, [1], Sampling(), 99)) == {}
 
 
 def test_a_cycle_is_drafted_as_soon_as_it_was_seen():
@@ -162,7 +160,7 @@ def test_memory_is_kept_on_request_only_and_never_changes_the_text():
 
 
 def test_costly_nodes_are_left_out():
-    table = _Table(Row(0, [1], Sampling(), 9), TokenRecyclingConfig(), None)
+    table = _Memory(Row(0, [1], Sampling(), 9), TokenRecyclingConfig(), None)
     chances = [0.5, 0.3, 0.2, 0.05, 0.01]
     assert table.paying(chances, Budget(8, 60)) == 5
     # At 10 tokens a second a node must be worth a hundredth of a token for each millisecond that it costs.
@@ -170,6 +168,7 @@ def test_costly_nodes_are_left_out():
         priced = Budget(8, 60, lambda nodes, ms=milliseconds: 0.1 + nodes * ms / 1000, 10.0)
         assert table.paying(chances, priced) == count
     assert table.paying([], Budget(8, 60, lambda nodes: 0.1, 10.0)) == 0
+    assert table.paying([0.5, 0.0], Budget(8, 60)) == 1  # a chance too small for a float
 
 
 def test_chances_follow_what_is_kept():
@@ -177,7 +176,7 @@ def test_chances_follow_what_is_kept():
     priced = Budget(8, 60, lambda nodes: 0.1 + nodes * 0.012, 10.0)
     sizes = {}
     for accepted in (0, 2):
-        table = _Table(row, TokenRecyclingConfig(), None)
+        table = _Memory(row, TokenRecyclingConfig(), None)
         for _ in range(40):
             table.paying([0.5, 0.2, 0.1], Budget(8, 60))
             table.learn(outcome_of(row, accepted), [(0,)] * 4)

@@ -28,6 +28,15 @@ class Acceptance:
             self._tried[level] = _FORGET * self._tried[level] + 1.0
             self._kept[level] = _FORGET * self._kept[level] + (level < accepted)
 
+    def faded(self, share: float) -> Acceptance:
+        """A copy in which what was observed weighs no more than `share` of what it does here, beside first guesses."""
+        new = Acceptance()
+        new._tried = [share * tried for tried in self._tried]
+        new._kept = [share * kept for kept in self._kept]
+        new._tried[0] += _PRIOR
+        new._kept[0] += _HOPE * _PRIOR
+        return new
+
     def reach(self, depth: int) -> list[float]:
         """Chances that the text goes 1, 2, ... `depth` tokens along the next draft."""
         found, reach, chance = [], 1.0, _HOPE

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,38 +17,31 @@ from specdec.core.interfaces import Drafter, DraftSession
 from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
 from specdec.drafters.growth import worthwhile
+from specdec.drafters.successors import Successors
 from specdec.drafters.token_recycling_config import TokenRecyclingConfig
-from specdec.heads.trees import StaticTree, search
 
-Successors = MutableMapping[int, Sequence[int]]
-"""A token to the tokens that may follow it, the likeliest first."""
-
-# Chances that the successor of each rank is the next token, at depth 1, 2, 3 and below if all before were right.
-# Counted for SmolLM2-135M on greedy answers of 96 tokens to twelve prompts written for it, and smoothed.
-_CHANCES = (
-    (0.31, 0.09, 0.035, 0.025, 0.016, 0.014, 0.012, 0.006),
-    (0.45, 0.08, 0.060, 0.020, 0.018, 0.012, 0.012, 0.009),
-    (0.42, 0.10, 0.060, 0.020, 0.013, 0.010, 0.006, 0.006),
-    (0.62, 0.07, 0.030, 0.015, 0.010, 0.010, 0.008, 0.006),
-)
-_LARGEST = 1024  # nodes of the tree that drafts are cut from
+_TEXT = 2.0  # weight of a pass over what became text; one over what was rejected weighs 1
 _FORGET = 0.95  # weight of the past at each new round
-_TRUST = 4.0  # tokens that the chances above are worth
+_TRUST = 4.0  # tokens that the chances of successors are worth
+
+
+Table = dict[int, Successors]
+"""A token to what may follow it."""
 
 
 class TokenRecycling(Drafter):
-    """Drafts a tree of the successors that the target found most probable after each token when it came last.
+    """Drafts a tree of the successors that the target found most probable after each token when it came before.
 
-    Every pass gives the k most probable successors of every token in it, also of rejected ones; the last pass over a
-    token counts, but one that became text stands over one that did not. From the anchor down, the tree takes its
-    tokens from that table: its shape is static, the best for the chance that each rank has at each depth, and where
-    the table has no entry the next best node takes the place. Nodes stand breadth-first.
+    Every pass gives the k most probable successors of every token in it, also of rejected ones. The table holds for
+    each token the k that weighed most in the passes over it, the latest counting most and those that became text
+    twice. From the anchor down, the worthiest paths of that table are drafted, by how far passes agreed about each
+    token in them. Nodes stand breadth-first.
 
     The table holds only tokens that were seen: a few hundred bytes each, on the host, nothing on the device.
     successors: k. max_nodes, max_depth: limits of the tree; within them the budget's measured cost of nodes decides,
-    where there is one. prompt: begin with what follows each token in the prompt, the latest first. remember: keep the
-    table from row to row and call to call.
-    Source: Luo et al., arXiv 2408.08696.
+    where there is one. prompt: begin with what follows each token in the prompt. remember: keep the table from row to
+    row and call to call.
+    Source: Luo et al., arXiv 2408.08696; there, the last pass alone counts, and the tree has one shape for all.
     """
 
     name = "token-recycling"
@@ -65,7 +60,7 @@ class TokenRecycling(Drafter):
             successors=successors, max_nodes=max_nodes, max_depth=max_depth, prompt=prompt, remember=remember
         )
         self.needs = Needs(choices=(f"top:{successors}",))
-        self._remembered: Successors = {}
+        self._remembered: Table = {}
 
     @property
     def config(self) -> TokenRecyclingConfig:
@@ -80,10 +75,9 @@ class TokenRecycling(Drafter):
 
 
 class _Session(DraftSession):
-    def __init__(self, config: TokenRecyclingConfig, remembered: Successors | None, context: Context) -> None:
+    def __init__(self, config: TokenRecyclingConfig, remembered: Table | None, context: Context) -> None:
         self._config, self._name = config, f"top:{config.successors}"
-        self._rows = {row.index: _Table(row, config, remembered) for row in context.rows}
-        self._tree = _tree(config.successors, config.max_depth)
+        self._rows = {row.index: _Memory(row, config, remembered) for row in context.rows}
         self._chances: dict[int, list[float]] = {}  # of each row's last draft
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
@@ -103,56 +97,73 @@ class _Session(DraftSession):
         if min(nodes, depth) <= 0:
             self._chances[row.index] = []
             return Draft.empty()
-        grown = list(table.grow(self._tree, nodes, depth, row.eos))
-        grown = grown[: table.paying([chance for _, _, chance in grown], budget)]
-        grown.sort(key=lambda node: len(node[0]))
-        self._chances[row.index] = [min(1.0, table.scale * chance) for _, _, chance in grown]
-        number = {path: place for place, (path, _, _) in enumerate(grown)}
-        parents = [number.get(path[:-1], ANCHOR) for path, _, _ in grown]
-        return Draft.point([token for _, token, _ in grown], parents)
+        grown = list(table.grow(nodes, depth, row.eos))
+        grown = grown[: table.paying([node.chance for node in grown], budget)]
+        order = sorted(range(len(grown)), key=lambda node: grown[node].depth)
+        place = {ANCHOR: ANCHOR} | {node: at for at, node in enumerate(order)}
+        self._chances[row.index] = [min(1.0, table.scale * grown[node].chance) for node in order]
+        return Draft.point([grown[node].token for node in order], [place[grown[node].parent] for node in order])
 
 
-class _Table:
-    """One row's successors, and how far its drafts have kept what the static chances promise."""
+class _Node(NamedTuple):
+    """A node of a tree that grows. parent: number of an earlier one, or ANCHOR."""
 
-    def __init__(self, row: Row, config: TokenRecyclingConfig, remembered: Successors | None) -> None:
-        self.known: Successors = {} if remembered is None else remembered
+    parent: int
+    token: int
+    depth: int
+    chance: float  # that the text goes along its path
+
+
+class _Memory:
+    """One row's successors, and how far its drafts have kept what their chances promise."""
+
+    def __init__(self, row: Row, config: TokenRecyclingConfig, remembered: Table | None) -> None:
+        self.known: Table = {} if remembered is None else remembered
         self.anchor = row.anchor  # of the pass that will be observed next
+        self._most = config.successors
         self._promised = self._kept = 0.0
         self._last = 0.0  # promised by the draft of that pass
         if config.prompt:
-            followers: dict[int, dict[int, None]] = {}
-            for token, after in zip(row.tokens[-2::-1], row.tokens[:0:-1], strict=True):
-                followers.setdefault(token, {})[after] = None
-            for token, found in followers.items():
-                self.known.setdefault(token, tuple(found)[: config.successors])
+            new: Table = {}
+            for token, after in pairwise(row.tokens):
+                if token not in self.known:
+                    new.setdefault(token, Successors()).look((after,), self._most)
+            self.known.update(new)
 
     @property
     def scale(self) -> float:
-        """What has been kept of what the static chances promised."""
+        """What has been kept of what the chances promised."""
         return (self._kept + _TRUST) / (self._promised + _TRUST)
 
-    def grow(
-        self, tree: StaticTree, nodes: int, depth: int, ends: Collection[int]
-    ) -> Iterator[tuple[tuple[int, ...], int, float]]:
-        """Path, token and static chance of the worthiest nodes for which there is a token, parents first."""
-        found: dict[tuple[int, ...], Sequence[int]] = {(): self.known.get(self.anchor, ())}
-        assert tree.values is not None
-        for path, chance in zip(tree.paths, tree.values, strict=True):
-            if nodes == 0:
+    def grow(self, nodes: int, depth: int, ends: Collection[int]) -> Iterator[_Node]:
+        """The worthiest nodes for which there is a token, in the order of their chances, parents first."""
+        waiting: list[tuple[float, int, int, int, float, list[tuple[int, float]], int]] = []
+        first = count()  # of equal ones the shallowest comes first, then the one that was found first
+
+        def wait(parent: int, level: int, above: float, siblings: list[tuple[int, float]], rank: int) -> None:
+            if rank < len(siblings):
+                heappush(waiting, (-above * siblings[rank][1], level, next(first), parent, above, siblings, rank))
+
+        wait(ANCHOR, 1, 1.0, self._after(self.anchor), 0)
+        for number in range(nodes):
+            if not waiting:
                 return
-            above = found.get(path[:-1], ())
-            if len(path) > depth or path[-1] >= len(above):
-                continue
-            token = above[path[-1]]
-            found[path] = () if token in ends else self.known.get(token, ())
-            nodes -= 1
-            yield path, token, chance
+            chance, level, _, parent, above, siblings, rank = heappop(waiting)
+            token = siblings[rank][0]
+            yield _Node(parent, token, level, -chance)
+            wait(parent, level, above, siblings, rank + 1)
+            if level < depth and token not in ends:
+                wait(number, level + 1, -chance, self._after(token), 0)
+
+    def _after(self, token: int) -> list[tuple[int, float]]:
+        known = self.known.get(token)
+        return known.likely() if known is not None else []
 
     def paying(self, chances: Sequence[float], budget: Budget) -> int:
         """How many of the nodes are worth their time; all of them where nothing was measured."""
         scale = self.scale
-        best = worthwhile([math.log(min(1.0, scale * chance)) for chance in chances], budget, free=True)
+        values = [math.log(min(1.0, scale * chance)) if chance else -math.inf for chance in chances]
+        best = worthwhile(values, budget, free=True)
         self._last = sum(chances[:best])
         return best
 
@@ -163,17 +174,9 @@ class _Table:
             self._kept = _FORGET * self._kept + outcome.accepted
         self._last = 0.0
         tokens, kept = (self.anchor, *outcome.drafted), {0, *outcome.path}
-        for node in sorted(range(len(tokens)), key=kept.__contains__):  # what became text comes last, and stays
-            self.known[tokens[node]] = likely[node]
-
-
-@lru_cache(maxsize=16)
-def _tree(ranks: int, depth: int) -> StaticTree:
-    """The worthiest nodes of those ranks, more of them than a draft takes."""
-    chances = [_CHANCES[min(level, len(_CHANCES) - 1)] for level in range(depth)]
-    # Ranks that were not counted are taken to be rare.
-    rows = [[*row[:ranks], *[row[-1] * 0.5] * (ranks - len(row))] for row in chances]
-    return search(rows, _LARGEST)
+        for node in sorted(range(len(tokens)), key=kept.__contains__):  # what became text is the latest
+            weight = _TEXT if node in kept else 1.0
+            self.known.setdefault(tokens[node], Successors()).look(likely[node], self._most, weight)
 
 
 def example(vocab_size: int) -> TokenRecycling:

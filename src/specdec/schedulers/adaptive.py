@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec.core.acceptance import Acceptance
 from specdec.core.interfaces import Scheduler, ScheduleSession
 from specdec.core.state import Budget, Context, Round, Row
 from specdec.schedulers.adaptive_config import AdaptiveConfig
 from specdec.schedulers.cost import OUTLIER, CostCurve, RoundCost
-from specdec.schedulers.sizes import TreeSizes
+from specdec.schedulers.learnt import Learnt
 
 _PROBE_FIRST, _PROBE_LAST = 8, 64  # plain rounds between two probes, doubling while probes fail
 _PROBE_DEPTH, _PROBE_NODES = 2, 4
@@ -30,12 +29,15 @@ class Adaptive(Scheduler):
     the going rate, so that one with confidences sizes each tree by what its nodes are worth. The first trees are small.
 
     A ledger bounds what that may cost: drafting is allowed only while the time spent is at most `1 + margin` times
-    what plain rounds would have taken for the tokens emitted, plus one round's credit. So generation is never
-    slower than plain decoding by more than the margin, the credit and one round, whatever the drafter does.
+    what plain rounds would have taken for the tokens emitted, plus one round's credit and what drafts have saved in
+    earlier calls, of which up to four rounds may be lost again. So no call is slower than plain decoding by more than
+    the margin, these and one round, whatever the drafter does, and all calls together by no more than the margin and
+    two rounds a call.
 
     What rounds cost is remembered from call to call, in proportion: the first round of a call says how long they take
-    now. A plain round is run from time to time where none comes by itself. Budgets depend on measured time, so with
-    sampled drafts the text of a seed may differ from run to run; POINT drafts are unaffected.
+    now. So is what drafts were worth, until a few rounds have said what they are worth now. A plain round is run from
+    time to time where none comes by itself. Budgets depend on measured time, so with sampled drafts the text of a seed
+    may differ from run to run; POINT drafts are unaffected.
     """
 
     name = "adaptive"
@@ -43,8 +45,8 @@ class Adaptive(Scheduler):
 
     def __init__(self, max_depth: int = 16, max_nodes: int = 64, margin: float = 0.02) -> None:
         self._config = AdaptiveConfig(max_depth=max_depth, max_nodes=max_nodes, margin=margin)
-        # Only ever replaced whole, so that two threads may share a decoder; the newer session wins.
-        self._learnt: dict[int, RoundCost] = {}
+        # Values are only ever replaced whole, so that two threads may share a decoder; the newer session wins.
+        self._learnt = Learnt()
 
     @property
     def config(self) -> AdaptiveConfig:
@@ -59,13 +61,13 @@ class Adaptive(Scheduler):
 
 
 class AdaptiveSession(ScheduleSession):
-    """One generation's estimates. `learnt` maps a number of live rows to the costs known for it.
+    """One generation's estimates, which begin with and are added to what was `learnt`.
 
     widths: nodes to which the target pads its passes; drafts may fill them.
     """
 
     def __init__(
-        self, config: AdaptiveConfig, learnt: dict[int, RoundCost], rows: int, drafts: bool, widths: tuple[int, ...]
+        self, config: AdaptiveConfig, learnt: Learnt, rows: int, drafts: bool, widths: tuple[int, ...]
     ) -> None:
         self._config, self._learnt, self._drafts = config, learnt, drafts
         self._unknown = RoundCost(CostCurve(widths=widths))
@@ -73,15 +75,16 @@ class AdaptiveSession(ScheduleSession):
         self._curves: dict[int, RoundCost] = {}  # this generation's, by live rows
         self._factor: float | None = None  # what this generation takes of the time that was remembered
         self._since_plain = _REFRESH_CLOSE // 2  # nothing of this call has been measured yet
-        self._acceptance = Acceptance()
+        self._acceptance = learnt.acceptance()
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._tokens = self._seconds = 0.0  # a row, recently
-        self._trees = False  # drafts have branched
+        self._trees = learnt.branching
         # A wider pass than the widest is of another kind, and slower: it is not padded, compiled or packed.
         self._most = min([config.max_nodes, *(width - 1 for width in widths[-1:] if width > 1)])
         self._deepest = min(config.max_depth, self._most)
-        self._sizes = TreeSizes(self._most)
+        self._sizes = learnt.sizes(self._most, widths)
+        self._saved = learnt.saved
         self._planned, self._trial = 0, False  # nodes that the last budget allowed, and whether to fill it
 
     @property
@@ -90,7 +93,7 @@ class AdaptiveSession(ScheduleSession):
 
     def _costs_of(self, live: int) -> RoundCost:
         if live not in self._curves:
-            known = self._learnt.get(live)
+            known = self._learnt.costs.get(live)
             if known is not None and known.passes.widths == self._unknown.passes.widths:
                 self._curves[live] = known if self._factor is None else known.scaled(self._factor)
             else:
@@ -117,7 +120,7 @@ class AdaptiveSession(ScheduleSession):
             # Until there is a guess to judge. What drafts cost is asked anew, too: one round that the machine slowed
             # down would otherwise forbid them for good, be it here or in a drafter that minds what they cost.
             if depth == 0:
-                depth, nodes = min(_PROBE_DEPTH, self._deepest), _PROBE_NODES
+                depth, nodes = min(costs.passes.filled(_PROBE_DEPTH), self._deepest), _PROBE_NODES
             return self._budget(depth, nodes, costs, trial=True)
         if depth and self._trees and (trial := self._sizes.trial()) is not None:
             return self._budget(depth, trial, costs, trial=True)
@@ -132,7 +135,7 @@ class AdaptiveSession(ScheduleSession):
     def _slack(self, costs: RoundCost) -> float:
         """Seconds that drafting may still cost."""
         plain = costs.plain or 0.0
-        return (1.0 + self._config.margin) * self._earned + _CREDIT * plain - self._elapsed
+        return (1.0 + self._config.margin) * self._earned + (_CREDIT + self._saved) * plain - self._elapsed
 
     def observe(self, event: Round) -> None:
         if event.number == 0:
@@ -146,7 +149,7 @@ class AdaptiveSession(ScheduleSession):
             self._factor = event.times.total / costs(nodes, levels) if costs.plain else 1.0
             costs = costs.scaled(self._factor)
         costs = costs.observe(nodes, levels, event.times.draft, event.times.total, self._since_plain)
-        self._curves[live] = self._learnt[live] = costs
+        self._curves[live] = self._learnt.costs[live] = costs
         self._since_plain = self._since_plain + 1 if nodes else 0
         self._account(event, nodes, levels, costs)
         self._trees = self._trees or not all(shape.is_chain for shape in shapes)
@@ -164,6 +167,9 @@ class AdaptiveSession(ScheduleSession):
             self._acceptance.observe(outcome.draft.topology.judged_depth, outcome.accepted)
             if outcome.accepted:
                 self._probe_every = _PROBE_FIRST
+        if costs.plain:
+            saved = self._saved + (self._earned - self._elapsed) / costs.plain
+            self._learnt.keep(self._acceptance, self._sizes, self._trees, saved)
 
     def _account(self, event: Round, nodes: int, levels: int, costs: RoundCost) -> None:
         """Enter a round in the ledger. A plain round took what a plain round takes, however long that was."""
@@ -195,8 +201,9 @@ class AdaptiveSession(ScheduleSession):
         if self._trees:
             # A tree may cost no more than the ledger has left, even if nothing of it is kept.
             slack, levels = self._slack(costs), self._sizes.levels
-            while nodes > (_PROBE_NODES if trial else 0) and costs(nodes, levels) - costs(0) > slack:
-                nodes //= 2
+            least = costs.passes.filled(_PROBE_NODES) if trial else 0
+            while nodes > least and costs(nodes, levels) - costs(0) > slack:
+                nodes = costs.passes.fewer(nodes)
             depth = min(depth, nodes) if nodes >= _SMALLEST else 0
         self._planned, self._trial = max(depth, nodes), trial
         if depth == 0:

@@ -90,6 +90,10 @@ class CostCurve:
         """The most drafted nodes that cost what `nodes` do."""
         return next((width - 1 for width in self.widths if width > nodes), nodes) if nodes else 0
 
+    def fewer(self, nodes: int) -> int:
+        """About half as many drafted nodes, or with padded passes the most that cost less."""
+        return max((width - 1 for width in self.widths if width <= nodes), default=nodes // 2)
+
     def price(self, nodes: int) -> float:
         """What a round with `nodes` drafted nodes takes, in plain rounds."""
         weight, n, total = self.sums

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.schedulers.cost import RoundCost
 
-_FORGET = 0.92  # weight of the past at each new round
+_FORGET = 0.96  # weight of the past at each new round
 _FIRST = 8  # nodes of the first tree; each further size is twice the one before
 _HOPE = 1.0  # tokens that the first trees are hoped to add to a round
 _MORE = 0.25  # hoped growth of what a tree adds, where it is twice as large
 _TRUST = 3.0  # rounds that a hope is worth
 _FIRST_TRIALS = 2  # the second and third tree of a call are larger than the one before, and later one in so many:
 _TRIALS_APART = 24
+_TRIAL_ANEW = 4  # rounds of a later call before the first
 _FULL, _OFTEN = 0.9, 0.5  # a tree that uses so much of its limit is full; where few are, the drafter minds its costs
 
 
@@ -31,19 +34,38 @@ class _Seen:
         self.nodes = _FORGET * self.nodes + nodes
         self.levels = _FORGET * self.levels + levels
 
+    def faded(self, rounds: float) -> _Seen:
+        """The same averages, over no more than so many rounds."""
+        share = min(1.0, rounds / self.rounds) if self.rounds else 1.0
+        return _Seen(share * self.rounds, share * self.added, share * self.nodes, share * self.levels)
+
 
 class TreeSizes:
     """Measured worth of trees by the number of nodes they were allowed."""
 
-    def __init__(self, most: int) -> None:
-        """most: nodes of the largest tree."""
-        self._limits = [most]
-        while self._limits[0] > _FIRST:
+    def __init__(self, most: int, widths: Sequence[int] = ()) -> None:
+        """most: nodes of the largest tree. widths: to which passes are padded, the anchor included."""
+        self._limits = sorted({min(most, width - 1) for width in widths if width > 1}) or [most]
+        while not widths and self._limits[0] > _FIRST:
             self._limits.insert(0, max(_FIRST, self._limits[0] // 2))
         self._by_limit = [_Seen() for _ in self._limits]
         self._all = _Seen()
         self._free = self._full = 0.0  # trees whose drafter could mind its costs, and those that used all they might
         self._until_trial = 1
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The numbers of nodes that are told apart, ascending."""
+        return tuple(self._limits)
+
+    def faded(self, rounds: float) -> TreeSizes:
+        """A copy in which what was observed weighs no more than so many rounds."""
+        new = copy.copy(self)
+        new._by_limit, new._all = [seen.faded(rounds) for seen in self._by_limit], self._all.faded(rounds)
+        share = min(1.0, rounds / self._free) if self._free else 1.0
+        new._free, new._full = share * self._free, share * self._full
+        new._until_trial = min(self._until_trial, _TRIAL_ANEW)
+        return new
 
     def observe(self, limit: int, added: float, nodes: int, levels: int, free: bool = True) -> None:
         """A round whose trees were allowed `limit` nodes, had up to `nodes` and `levels`, and added tokens a row.
