@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -190,6 +192,19 @@ def outcome_of(row, accepted):
     draft = Draft.point([5, 6, 7], [-1, 0, 1])
     path = tuple(range(1, accepted + 1))
     return Outcome(row, draft, (5, 6, 7), path, (5, 6, 7)[:accepted] + (0,), Scores(torch.zeros(1, 4, 8)), 0)
+
+
+def test_it_learns_from_text_that_another_drafter_guessed():
+    """Below merge its draft is what was kept of it, and the text may have gone on by nodes of another one."""
+    drafter = TokenRecycling(prompt=False)
+    memory = _Memory(Row(0, [1, 2], Sampling(), 99), drafter.config, None)
+    memory.paying([0.5, 0.25, 0.125], Budget(8, 60))
+    seen = replace(
+        outcome_of(Row(0, [1, 2], Sampling(), 99), 0), draft=Draft.point([5]), drafted=(5,), tokens=(7, 8, 9)
+    )
+    memory.learn(replace(seen, kept=(0, 2, 3)), [(7,), (1,), (8,), (9,)])
+    assert {token: found.tokens for token, found in memory.known.items()} == {2: (7,), 5: (1,), 7: (8,), 8: (9,)}
+    assert memory.scale == pytest.approx(4 / 4.5)  # the one node that was kept of three is what was promised
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -40,6 +40,9 @@ class Drafter(Part):
     emits: the kinds of candidates its drafts may hold.
     branching: whether a draft may be a tree.
     drafts: False only for a drafter that never guesses.
+    free: drafting takes no model's pass; drafts are POINT, hold no scratch and lie on the host, and sessions say how
+        sure they are of each node and go by outcomes alone. `merge` may then ask for more nodes than it keeps, the
+        likeliest of them, and tells the session of these.
     needs: features and modules of the target, by name.
     """
 
@@ -48,6 +51,7 @@ class Drafter(Part):
     emits: frozenset[Kind] = frozenset({Kind.POINT})
     branching: bool = False
     drafts: bool = True
+    free: bool = False
     needs: Needs = Needs()
 
     @abstractmethod
@@ -94,7 +98,7 @@ class DraftSession(ABC):
     def confidences(self, row: Row) -> Tensor | None:
         """`[nodes]`: the chance it gave each node of this row's last draft to be accepted; None where it gives none.
 
-        For measurements: decoding never asks.
+        For measurements, and for `merge` where the drafter is `free`.
         """
         return None
 

@@ -10,6 +10,7 @@ from specdec.core import host
 from specdec.core.contracts import validate_ids
 from specdec.core.draft import Draft, Kind
 from specdec.core.engine import blame
+from specdec.core.errors import InvalidDraftError
 from specdec.core.interfaces import DraftSession
 from specdec.core.rng import Rng
 from specdec.core.state import Budget, Context, Outcome, Row
@@ -17,6 +18,7 @@ from specdec.drafters.earnings import Division, Earnings
 from specdec.drafters.joint import join
 from specdec.drafters.merge_config import MergeConfig
 from specdec.drafters.several import Several, SeveralSession
+from specdec.drafters.worthiest import worthiest
 
 if TYPE_CHECKING:
     from specdec.core.interfaces import Drafter
@@ -28,6 +30,9 @@ class Merge(Several):
     A round's nodes are divided by measured acceptance, row by row; a drafter that has not earned a node is asked from
     time to time only. Drafters are asked in the order given, and what one leaves of its share goes to the next, so
     those that often have no guess stand first. All of them learn what became of the text.
+
+    Where all of them draft for free and say how sure they are of each node, each is asked for the whole budget, and the
+    joint tree is cut to the nodes that are likeliest to become text and worth their time.
 
     Exact by sequential coupling. A node carries one law, so where two drafters drew candidates under one node, those
     of the later one are declared POINT: that costs acceptance and never the law. Where drafts lie on a GPU and two
@@ -56,6 +61,8 @@ class _Session(SeveralSession):
         self._earnings = {row.index: [Earnings() for _ in drafters] for row in context.rows}
 
     def propose(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> Sequence[Draft]:
+        if all(drafter.free for drafter in self._drafters if drafter.drafts):
+            return self._worthiest(rows, budgets, rng)
         branching = [drafter.branching for drafter in self._drafters]
         divisions = [
             Division(budget, self._earnings[row.index], branching) for row, budget in zip(rows, budgets, strict=True)
@@ -68,6 +75,31 @@ class _Session(SeveralSession):
                 mine.append(draft)
         known = self._tokens(rows, made)
         return [self._joint(row, drafts, known) for row, drafts in zip(rows, made, strict=True)]
+
+    def _worthiest(self, rows: Sequence[Row], budgets: Sequence[Budget], rng: Rng) -> list[Draft]:
+        """Each drafter's guesses without regard to cost, of which the likeliest are kept."""
+        unpriced = [Budget(budget.depth, budget.nodes) for budget in budgets]
+        every = [self._ask(number, rows, unpriced, rng) for number in range(len(self._drafters))]
+        joint = []
+        for row, budget, drafts in zip(rows, budgets, zip(*every, strict=True), strict=True):
+            chances = [self._sure(number, row, draft) for number, draft in enumerate(drafts)]
+            draft, kept = worthiest(drafts, chances, budget)
+            self._made[row.index] = list(kept)
+            joint.append(draft)
+        return joint
+
+    def _sure(self, number: int, row: Row, draft: Draft) -> list[float]:
+        if not len(draft):
+            return []
+        said, drafter = self._sessions[number].confidences(row), self._drafters[number]
+        with blame(drafter, "confidences", row.rounds):
+            if said is None or len(said) != len(draft):
+                found = "none" if said is None else f"{len(said)}"
+                raise InvalidDraftError(
+                    f"row {row.index}: a drafter that declares `free` gives a confidence for each node of its draft; "
+                    f"expected {len(draft)}, found {found}"
+                )
+        return [float(chance) for chance in said]
 
     def follow(self, ancestors: Mapping[int, int]) -> None:
         super().follow(ancestors)

@@ -32,6 +32,7 @@ class PromptLookup(Drafter):
     """
 
     name = "prompt-lookup"
+    free = True
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class TokenRecycling(Drafter):
 
     name = "token-recycling"
     branching = True
+    free = True
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class _Memory:
         self.anchor = row.anchor  # of the pass that will be observed next
         self._most = config.successors
         self._promised = self._kept = 0.0
-        self._last = 0.0  # promised by the draft of that pass
+        self._last: Sequence[float] = ()  # chances of the nodes drafted for that pass, descending
         if config.prompt:
             new: Table = {}
             for token, after in pairwise(row.tokens):
@@ -164,19 +165,25 @@ class _Memory:
         scale = self.scale
         values = [math.log(min(1.0, scale * chance)) if chance else -math.inf for chance in chances]
         best = worthwhile(values, budget, free=True)
-        self._last = sum(chances[:best])
+        self._last = chances[:best]
         return best
 
     def learn(self, outcome: Outcome, likely: Sequence[Sequence[int]]) -> None:
         """Take in a pass: the most probable successors of every token in it."""
         if outcome.tokens:
-            self._promised = _FORGET * self._promised + self._last
+            promised = sum(self._last[: len(outcome.draft)])  # where not all were kept, the likeliest were
+            self._promised = _FORGET * self._promised + promised
             self._kept = _FORGET * self._kept + outcome.accepted
-        self._last = 0.0
-        tokens, kept = (self.anchor, *outcome.drafted), {0, *outcome.path}
-        for node in sorted(range(len(tokens)), key=kept.__contains__):  # what became text is the latest
-            weight = _TEXT if node in kept else 1.0
-            self.known.setdefault(tokens[node], Successors()).look(likely[node], self._most, weight)
+        self._last = ()
+        text = dict(zip(outcome.nodes, (self.anchor, *outcome.tokens), strict=False))  # whoever drafted it
+        for node, token in enumerate(outcome.drafted, start=1):
+            if node not in text:
+                self._look(token, likely[node], 1.0)
+        for node, token in text.items():  # what became text comes last: the latest look weighs most
+            self._look(token, likely[node], _TEXT)
+
+    def _look(self, token: int, likely: Sequence[int], weight: float) -> None:
+        self.known.setdefault(token, Successors()).look(likely, self._most, weight)
 
 
 def example(vocab_size: int) -> TokenRecycling:
