@@ -21,6 +21,17 @@ def test_what_is_done_once_is_no_part_of_a_round() -> None:
     assert 0.01 <= times.target == times.total < 0.2
 
 
+def test_what_is_done_once_within_is_not_left_out_twice() -> None:
+    clock = Clock()
+    with once():
+        with once():
+            time.sleep(0.05)
+        time.sleep(0.05)
+    time.sleep(0.01)
+    clock.lap("draft")
+    assert 0.01 <= clock.times().total < 0.05
+
+
 def test_another_threads_round_takes_what_it_takes() -> None:
     clock = Clock()
 

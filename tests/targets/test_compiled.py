@@ -103,6 +103,14 @@ def test_nothing_is_compiled_after_the_first_calls() -> None:
     assert graphs() == known
 
 
+@pytest.mark.parametrize("name", ["gemma3", "qwen2-window", "mistral"])
+def test_a_text_that_outgrows_a_window_compiles_nothing_anew(name: str) -> None:
+    model, prompt = zoo.shared(name), PROMPTS[:, :2]
+    want = model.generate(prompt, max_new_tokens=16, do_sample=False, pad_token_id=0).tolist()
+    assert prompt.shape[1] < zoo.WINDOW < len(want[0])
+    assert text(Decoder(model, NoDraft(), compile=True), prompt, tokens=16) == want and graphs() == 1
+
+
 def test_a_heads_passes_are_compiled_once_for_all_calls() -> None:
     model = llama()
     decoder = Decoder(model, Eagle2(fresh("eagle", model), depth=3), scheduler=Fixed(3, nodes=12), compile=True)

@@ -15,11 +15,11 @@ _aside = threading.local()
 @contextmanager
 def once() -> Iterator[None]:
     """Around what is done once, such as compiling a pass: it is no part of the round in which it happens."""
-    start = perf_counter()
+    start, before = perf_counter(), getattr(_aside, "seconds", 0.0)
     try:
         yield
     finally:
-        _aside.seconds = getattr(_aside, "seconds", 0.0) + perf_counter() - start
+        _aside.seconds = before + perf_counter() - start  # with what was done once within
 
 
 def _now() -> float:

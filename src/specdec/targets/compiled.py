@@ -91,6 +91,12 @@ class CompiledLM(PrepackedLM):
     def passes(self) -> Passes:
         return _PASSES.setdefault(self.model, Passes())
 
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        """Names of masks: those of layers that see windows are named from the first, or a pass were compiled twice."""
+        windows = self.spec.windows
+        return tuple(windows) if len(windows) > 1 else ("",)
+
     def run(
         self,
         tokens: Tensor,
@@ -107,7 +113,7 @@ class CompiledLM(PrepackedLM):
         if keep is not None or width is None or extent > _SLOTS or not cache.layers:
             return self.plain.run(tokens, positions, mask, cache, taps, keep, inputs)
         cache.grow(extent)
-        masks = mask if isinstance(mask, dict) else {"": mask}
+        masks = mask if isinstance(mask, dict) else dict.fromkeys(self._kinds, mask)
         shape = Shape(batch, width, extent, self.dtype, tuple(masks), taps.names, tuple(inputs or ()), self.packs)
         given = (
             _padded(tokens, width),

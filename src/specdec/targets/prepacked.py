@@ -134,12 +134,11 @@ class PrepackedLM(CachedLM):
         parameters = list(self.model.parameters())
         # Weights that are brought in for every pass, as accelerate does with offloaded ones, would be packed in each.
         self._stay = not any(parameter.is_meta for parameter in parameters)
-        known = {id(parameter): parameter for parameter in parameters}
+        own = {id(parameter): parameter for parameter in parameters}
         for name, made in list(_packed.items()):
-            weights = [known[part] for part in name if part in known]
-            if len(weights) == len(name) and not (
-                all(packs(weight, weight) for weight in weights) and made.is_of(weights)
-            ):
+            weights = [own[part] for part in name if part in own]
+            ours = len(weights) == len(name)
+            if ours and not (all(map(packable, weights)) and made.is_of(weights)):
                 _forget(name)
 
     @property
@@ -172,16 +171,22 @@ class PrepackedLM(CachedLM):
 
 
 def packs(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether `linear` takes these: a model's own plain parameter, of a type for which there are kernels.
+    """Whether `linear` takes these: states and a bias of the type of a weight that is packable."""
+    if type(states) not in _PLAIN or not packable(weight):
+        return False
+    return states.dtype == weight.dtype and states.device.type == "cpu" and _fits(bias, weight)
+
+
+def packable(weight: Tensor) -> bool:
+    """Whether it is a model's own plain parameter, of a number type for which there are kernels, on a CPU.
 
     A weight made for one pass is none, and nor is one of a type of its own, such as a quantised one.
     """
-    if type(states) not in _PLAIN or type(weight) not in _PLAIN or not isinstance(weight, nn.Parameter):
+    if type(weight) not in _PLAIN or not isinstance(weight, nn.Parameter):
         return False
     if torch.is_grad_enabled() and weight.requires_grad:
         return False
-    alike = states.dtype == weight.dtype and states.device.type == weight.device.type == "cpu"
-    return alike and weight.dtype in _DTYPES and weight.dim() == 2 and weight.numel() > 0 and _fits(bias, weight)
+    return weight.device.type == "cpu" and weight.dtype in _DTYPES and weight.dim() == 2 and weight.numel() > 0
 
 
 def _fits(bias: Tensor | None, weight: Tensor) -> bool:
