@@ -276,10 +276,10 @@ def test_all_calls_together_cost_no_more_than_the_margin_and_two_rounds_each(cal
 
 def test_trees_of_another_limit_are_learnt_anew():
     learnt = Learnt()
-    learnt.keep(Acceptance(), TreeSizes(15), True, 9.0)
+    learnt.keep(Acceptance(), TreeSizes(15), 9.0)
     assert learnt.sizes(15, ()) is not learnt.sizes(15, ())  # copies
     assert learnt.sizes(31, ()).limits == (8, 15, 31) and learnt.sizes(31, (1, 8, 16)).limits == (7, 15)
-    assert learnt.branching and learnt.saved == 4.0
+    assert learnt.saved == 4.0
 
 
 def test_a_call_that_is_faster_than_the_last_does_not_take_drafts_for_free():

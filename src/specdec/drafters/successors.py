@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-# A look adds (rank + 1) ** -_SLOPE to the weights of the tokens in it, and what earlier looks have added fades. Of a
-# token that has share s of all weight, what comes next is it with chance (s / _SURE) ** 2: where looks agree, the
-# target is surer than each says. Counted for SmolLM2-135M on greedy answers, and smoothed.
+# A look adds (rank + 1) ** -_SLOPE to the weights of the tokens in it, and what earlier looks have added fades. With s
+# a token's share of all weight, of which _DOUBT more is taken to disagree, it comes next with chance
+# (s / _SURE) ** _POWER: where looks agree, the target is surer than each of them says. Counted for SmolLM2-135M on
+# greedy answers, and smoothed.
 _SLOPE = 1.5
 _FADE = 0.7
+_DOUBT = 1.2
 _SURE = 0.51
 _POWER = 1.75
-_DOUBT = 1.2
 
 
 class Successors:

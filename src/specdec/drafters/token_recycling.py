@@ -37,7 +37,7 @@ class TokenRecycling(Drafter):
     twice. From the anchor down, the worthiest paths of that table are drafted, by how far passes agreed about each
     token in them. Nodes stand breadth-first.
 
-    The table holds only tokens that were seen: a few hundred bytes each, on the host, nothing on the device.
+    The table holds only tokens that were seen: under a kilobyte each, on the host, nothing on the device.
     successors: k. max_nodes, max_depth: limits of the tree; within them the budget's measured cost of nodes decides,
     where there is one. prompt: begin with what follows each token in the prompt. remember: keep the table from row to
     row and call to call.

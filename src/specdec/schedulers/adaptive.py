@@ -79,7 +79,7 @@ class AdaptiveSession(ScheduleSession):
         self._elapsed = self._earned = 0.0  # seconds spent, and what plain rounds would have taken
         self._idle, self._probe_every = 0, _PROBE_FIRST
         self._tokens = self._seconds = 0.0  # a row, recently
-        self._trees = learnt.branching
+        self._trees = False  # drafts have branched
         # A wider pass than the widest is of another kind, and slower: it is not padded, compiled or packed.
         self._most = min([config.max_nodes, *(width - 1 for width in widths[-1:] if width > 1)])
         self._deepest = min(config.max_depth, self._most)
@@ -169,7 +169,7 @@ class AdaptiveSession(ScheduleSession):
                 self._probe_every = _PROBE_FIRST
         if costs.plain:
             saved = self._saved + (self._earned - self._elapsed) / costs.plain
-            self._learnt.keep(self._acceptance, self._sizes, self._trees, saved)
+            self._learnt.keep(self._acceptance, self._sizes, saved)
 
     def _account(self, event: Round, nodes: int, levels: int, costs: RoundCost) -> None:
         """Enter a round in the ledger. A plain round took what a plain round takes, however long that was."""

@@ -17,12 +17,11 @@ _ROUNDS = 6.0  # that the worth of trees weighs at the beginning of one
 class Learnt:
     """Costs of rounds, what drafts were worth, and what they have saved. Sessions take copies and write whole values.
 
-    costs: by live rows. branching: drafts have branched. saved: plain rounds that the drafts of earlier calls have
-    saved and those of later ones may lose again in trying, at most four.
+    costs: by live rows. saved: plain rounds that the drafts of earlier calls have saved and those of later ones may
+    lose again in trying, at most four.
     """
 
     costs: dict[int, RoundCost] = field(default_factory=dict)
-    branching: bool = False
     saved: float = 0.0
     _acceptance: Acceptance | None = None
     _sizes: TreeSizes | None = None
@@ -36,7 +35,7 @@ class Learnt:
         new = TreeSizes(most, widths)
         return new if self._sizes is None or self._sizes.limits != new.limits else self._sizes.faded(_ROUNDS)
 
-    def keep(self, acceptance: Acceptance, sizes: TreeSizes, branching: bool, saved: float) -> None:
+    def keep(self, acceptance: Acceptance, sizes: TreeSizes, saved: float) -> None:
         """What a call has learnt so far."""
-        self._acceptance, self._sizes, self.branching = acceptance, sizes, branching
+        self._acceptance, self._sizes = acceptance, sizes
         self.saved = min(_MOST_SAVED, max(0.0, saved))
