@@ -161,6 +161,16 @@ def test_memory_is_kept_on_request_only_and_never_changes_the_text():
         assert firsts[0] < firsts[1] if remember else firsts[0] == firsts[1]
 
 
+def test_what_is_remembered_is_not_drafted_for_another_vocabulary():
+    """Its ids would be outside of it, or other words."""
+    drafter = TokenRecycling(remember=True)
+    Decoder(target(), drafter, scheduler=Fixed(6, 30)).generate(PROMPT, max_new_tokens=20, do_sample=False)
+    small = TabularTarget(HashTable(((3, 2, 2), (1, 4, 2), (2, 2, 3))), 3)
+    spy = Spy(drafter, lenient=False)
+    finish(generation_of(small, spy, Walk(), Fixed(4, 9), [(0, 1), (2,)], 20, None, sampling=Sampling(greedy=False)))
+    assert max(token for call in spy.calls for draft in call.returned for token in draft.tokens) < 3
+
+
 def test_costly_nodes_are_left_out():
     table = _Memory(Row(0, [1], Sampling(), 9), TokenRecyclingConfig(), None)
     chances = [0.5, 0.3, 0.2, 0.05, 0.01]

@@ -61,7 +61,7 @@ class TokenRecycling(Drafter):
             successors=successors, max_nodes=max_nodes, max_depth=max_depth, prompt=prompt, remember=remember
         )
         self.needs = Needs(choices=(f"top:{successors}",))
-        self._remembered: Table = {}
+        self._remembered: dict[int, Table] = {}  # by the size of the vocabulary: another has other tokens
 
     @property
     def config(self) -> TokenRecyclingConfig:
@@ -72,7 +72,8 @@ class TokenRecycling(Drafter):
         return cls(**config.model_dump(exclude={"type"}))
 
     def begin(self, context: Context) -> DraftSession:
-        return _Session(self._config, self._remembered if self._config.remember else None, context)
+        remembered = self._remembered.setdefault(context.vocab_size, {}) if self._config.remember else None
+        return _Session(self._config, remembered, context)
 
 
 class _Session(DraftSession):
