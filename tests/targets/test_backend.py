@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.codecache  # whoever takes functions of the next does so before a test changes them
+import torch._inductor.cpp_builder
+import torch._inductor.cpu_vec_isa
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
@@ -15,6 +19,23 @@ from specdec.targets.backend import Backend
 
 ATTENTION = functional.scaled_dot_product_attention
 needs_packs = pytest.mark.skipif(not prepacked._DTYPES, reason="torch was built without oneDNN: no packed weights")
+
+
+def test_inductor_knows_the_processor_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: asked.append(threading.current_thread()))
+    thread = backend.processor.__wrapped__()
+    thread.join()
+    assert asked == [thread] and thread is not threading.current_thread()
+    assert backend.processor() is backend.processor()  # once a process
+
+
+def test_a_processor_that_cannot_be_asked_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", problems.append)
+    monkeypatch.delattr("torch._inductor.cpu_vec_isa.pick_vec_isa")
+    backend.processor.__wrapped__().join()
+    assert not problems
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -220,6 +221,25 @@ def test_inductor_passes_follow_the_weights() -> None:
     assert text(Decoder(model, NoDraft(), compile=True), tokens=6) == want
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_collection_pauses_while_a_pass_compiles(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def broken(graph: Any, inputs: Any) -> Any:
+        seen.append(gc.isenabled())
+        raise RuntimeError
+
+    monkeypatch.setattr(backend, "_inductor", broken)
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(UnsupportedOptionError):
+            text(Decoder(llama(), NoDraft(), compile=True))
+        assert gc.isenabled() == collects and seen == [False]
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no compiler here")
@@ -235,8 +255,6 @@ def test_only_a_models_passes_are_compiled() -> None:
 
 
 def test_a_model_that_goes_takes_its_passes_along() -> None:
-    import gc
-
     gc.collect()  # those of other tests
     model: nn.Module | None = llama()
     text(Decoder(model, NoDraft(), compile=True), tokens=4)

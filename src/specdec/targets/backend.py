@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import getitem
 from typing import Any
 
@@ -50,7 +53,28 @@ class Backend:
 
     def __call__(self, graph: fx.GraphModule, inputs: list[Tensor]) -> _Compiled:
         lower(graph, self.packs)
+        processor().join()
         return _inductor(graph, inputs)
+
+
+@cache
+def processor() -> threading.Thread:
+    """A thread that lets inductor find out what the processor can do; it starts with the first call.
+
+    Inductor would otherwise ask when it needs to know: in a process of its own, which imports for a second while
+    this one waits. Dynamo traces meanwhile. Inductor keeps the answer, and asks by itself where there is none.
+    """
+    with contextlib.suppress(ImportError):
+        # Imported here, as two threads that import each other's halves may meet unfinished modules.
+        pass
+    thread = threading.Thread(target=_ask, name="specdec-processor", daemon=True)
+    thread.start()
+    return thread
+
+
+def _ask() -> None:
+    with contextlib.suppress(Exception):  # what is wrong is said where the answer is needed
+        torch._inductor.cpu_vec_isa.pick_vec_isa()
 
 
 def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> _Compiled:
