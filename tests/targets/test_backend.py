@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +30,18 @@ def test_inductor_knows_the_processor_when_it_is_asked(monkeypatch: pytest.Monke
     thread.join()
     assert asked == [thread] and thread is not threading.current_thread()
     assert backend.processor() is backend.processor()  # once a process
+
+
+def test_inductor_keeps_what_it_found_out_before_it_was_needed() -> None:
+    code = (
+        "from specdec.targets.backend import processor\n"
+        "processor().join()\n"
+        "from torch._inductor.cpu_vec_isa import valid_vec_isa_list\n"
+        "print(valid_vec_isa_list.cache_info().currsize)"
+    )
+    # In a process of its own: here, tests have imported inductor, which nobody has where a pass is compiled first.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1"], done.stderr
 
 
 def test_a_processor_that_cannot_be_asked_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

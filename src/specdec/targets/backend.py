@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from operator import getitem
 from typing import Any
 
@@ -65,8 +66,9 @@ def processor() -> threading.Thread:
     this one waits. Dynamo traces meanwhile. Inductor keeps the answer, and asks by itself where there is none.
     """
     with contextlib.suppress(ImportError):
-        # Imported here, as two threads that import each other's halves may meet unfinished modules.
-        pass
+        for name in ("codecache", "cpp_builder", "cpu_vec_isa"):
+            # On this thread, as two that import each other's halves may meet unfinished modules.
+            import_module(f"torch._inductor.{name}")
     thread = threading.Thread(target=_ask, name="specdec-processor", daemon=True)
     thread.start()
     return thread

@@ -147,11 +147,10 @@ class CompiledLM(PrepackedLM):
 
     def _first(self, shape: Shape, given: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The first pass of a shape, which compiles it."""
-        made, start = _make(shape, self.device), time.perf_counter()
+        start = time.perf_counter()
         text = f"compiling passes of {shape.width} nodes over {shape.extent} slots ({self.spec.name})"
         with once(), _uncollected(), _told(text):
-            if self.device.type == "cpu":
-                processor()
+            made = _make(shape, self.device)
             try:
                 self._call(made, shape, given)
             except Exception as error:
@@ -204,6 +203,7 @@ def _make(shape: Shape, device: torch.device) -> Pass:
     own = types.FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
     how: dict[str, Any] = {"mode": "reduce-overhead"} if device.type == "cuda" else {}
     if device.type == "cpu":
+        processor()  # it finds out while the pass is traced
         how = {"backend": Backend(shape.packs)}
     made: Pass = torch.compile(own, dynamic=False, **how)
     return made
